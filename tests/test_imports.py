@@ -42,12 +42,12 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"json_body", "presence", "worker_process"},
     {"worker_requests"},
     {"worker_life"},
-    {"supervisor", "bodies", "body_child", "front_page"},
+    {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
     {"turns", "generation", "announcing", "gate"},
     {"dialects.lists", "dialects.numbers"},
     {"dialects.structured", "dialects.tools"},
     {"dialects.openai"},
-    {"metrics", "answering"},
+    {"metrics", "answering", "dialects.embeddings"},
     {"dialects.translation", "filling"},
     {"dialects.anthropic", "dialects.responses", "dialects.llama_cpp", "dialects.ollama"},
     {"model_routes"},
@@ -57,7 +57,7 @@ TUI = ("", "faults", "hang_up", "terminal", "endpoint", "sessions", "settings", 
 TUI += ("palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
-LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts"}
+LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
 LLAMA |= {
     f"llama.heads.{name}"
     for name in (

@@ -28,6 +28,7 @@ from edgespec.engine.messages import Loaded, LoadRequest, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.server.dialects.openai.requests import ChatRequest
+from edgespec.server.embeddings import Embeddings
 from edgespec.server.events import NEWLINE
 from edgespec.server.generation import AnswerChoices, GenerationObserver
 from edgespec.server.json_body import n_characters
@@ -64,9 +65,14 @@ class Answering:
     """The pair, as the dialects see it."""
 
     def __init__(
-        self, worker: Supervisor, settings: ServerSettings, observer: GenerationObserver, pairs: Pairs
+        self,
+        worker: Supervisor,
+        settings: ServerSettings,
+        observer: GenerationObserver,
+        pairs: Pairs,
+        embeddings: Embeddings,
     ) -> None:
-        self.worker, self.settings, self.pairs = worker, settings, pairs
+        self.worker, self.settings, self.pairs, self.embeddings = worker, settings, pairs, embeddings
         self._observer = observer
         self._random = random.Random()
 

@@ -18,6 +18,7 @@ from edgespec.engine.messages import Submit
 from edgespec.server.answering import Answering, with_pair
 from edgespec.server.bodies import prepare
 from edgespec.server.dialects.anthropic.routes import AnthropicDialect
+from edgespec.server.dialects.embeddings import EmbeddingDialect
 from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
 from edgespec.server.dialects.ollama.routes import OllamaDialect
@@ -25,6 +26,7 @@ from edgespec.server.dialects.openai.answers import CompletionAnswer
 from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
 from edgespec.server.dialects.responses.routes import ResponsesDialect
+from edgespec.server.embeddings import Embeddings
 from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.gate import gated
 from edgespec.server.logs import Logged
@@ -41,7 +43,9 @@ HEARS_S = 2.0  # how long a worker may take to answer a ping
 WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # ends of pydantic's names
 
 
-def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs) -> ASGIApp:
+def make_app(
+    worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs, embeddings: Embeddings
+) -> ASGIApp:
     """Returns the whole web application, behind its checks. state: what the server's file says of it."""
     app = FastAPI(
         title="EdgeSpec",
@@ -55,11 +59,12 @@ def make_app(worker: Supervisor, settings: ServerSettings, state: ServerState, p
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
-    endpoint = WebEndpoint(worker, settings, state, pairs)
+    endpoint = WebEndpoint(worker, settings, state, pairs, embeddings)
     prepare(app, endpoint.answering.longest, worker.count_large_body)
     _add_routes(app, endpoint, ModelRoutes(endpoint.answering))
     for dialect in (LlamaCppDialect, AnthropicDialect, ResponsesDialect, OllamaDialect):
         app.include_router(dialect(endpoint.answering).routes())
+    app.include_router(EmbeddingDialect(embeddings).routes())
     return Logged(gated(app, settings, own_key=state.key))
 
 
@@ -97,12 +102,17 @@ class WebEndpoint:
     """Answers requests with the worker's results."""
 
     def __init__(
-        self, worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs
+        self,
+        worker: Supervisor,
+        settings: ServerSettings,
+        state: ServerState,
+        pairs: Pairs,
+        embeddings: Embeddings,
     ) -> None:
         self._worker, self._state = worker, state
         self.metrics = Metrics(worker)
         self._began = int(time.time())
-        self.answering = Answering(worker, settings, self.metrics, pairs)
+        self.answering = Answering(worker, settings, self.metrics, pairs, embeddings)
 
     async def health(self) -> Response:
         """Says whether the engine runs."""

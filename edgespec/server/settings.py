@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from edgespec.core.values import DrafterName
 from edgespec.server.logs import LogFormat
@@ -32,6 +33,7 @@ class ServerSettings:
     alias: str | None = None  # the model's name for clients; None is the file's
     keys: tuple[str, ...] = ()  # any of them opens
     chat_template: str | None = None
+    embed: Path | None = None  # the model of embeddings
     # names that a request's Host may have, besides addresses and this machine's own
     hosts: frozenset[str] = frozenset()
     origins: tuple[str, ...] = ()  # web pages that may ask

@@ -157,7 +157,7 @@ def test_a_lease_that_comes_as_the_time_is_up_is_given_back() -> None:
     class Asked:
         def __init__(self) -> None:
             everything: Any = self
-            self.answering = Answering(everything, ServerSettings(), everything, everything)
+            self.answering = Answering(everything, ServerSettings(), everything, everything, everything)
 
         def called(self, name: object) -> object:
             return name

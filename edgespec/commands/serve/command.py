@@ -10,6 +10,7 @@ import socket
 from contextlib import ExitStack
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 from edgespec.commands import flags
 from edgespec.commands.serve.listening import (
@@ -21,7 +22,7 @@ from edgespec.commands.serve.listening import (
 )
 from edgespec.core.values import DRAFTERS, FREE, DrafterName
 from edgespec.engine.messages import LoadRequest
-from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.sampling.settings import IN_FILE, Sampling
 from edgespec.server.logs import say, set_up
@@ -32,6 +33,7 @@ from edgespec.server.supervisor import Supervisor
 from edgespec.system import config
 from edgespec.system.cores import threads_wanted
 from edgespec.system.named_file import read_text
+from edgespec_models.gguf.header import HeaderError, read_file
 from edgespec_models.shelf.store import Store
 
 DESCRIPTION = """Answers OpenAI-style requests over HTTP, at http://HOST:PORT/v1, once the model is loaded."""
@@ -71,6 +73,7 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"also listen on 127.0.0.1:{OLLAMA}, where many programs look for Ollama",
     )
+    group.add_argument("--embed", metavar="FILE", help="GGUF file of an embedding model, for /v1/embeddings")
     group.add_argument("--alias", metavar="NAME", help="the model's name, as clients see it")
     group.add_argument(
         "--verbose",
@@ -268,6 +271,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         alias=arguments.alias,
         keys=_keys(arguments),
         chat_template=chat_template(arguments),
+        embed=_embedding_model(arguments.embed) if arguments.embed else None,
         hosts=frozenset([*arguments.allowed_host, *addresses(arguments.host)]),
         origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin + [PROGRAMS] * arguments.ollama),
         max_body=arguments.max_body * 2**20,
@@ -280,6 +284,18 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         log=arguments.log,
         idle_s=arguments.idle_unload * 60 or None,
     )
+
+
+def _embedding_model(name: str) -> Path:
+    """Returns the file of an embedding model. Raises ModelFileError, ModelUnsupportedError."""
+    path = Path(name).resolve()
+    try:
+        header = read_file(path)
+    except HeaderError as error:
+        raise ModelFileError(f"--embed: {error}") from None
+    if not header.of_architecture("pooling_type"):
+        raise ModelUnsupportedError(f"--embed: {path.name} is no embedding model: its file names no pooling")
+    return path
 
 
 def _defaults(arguments: argparse.Namespace) -> RequestDefaults:

@@ -20,6 +20,7 @@ from edgespec.commands.serve.service_manager import keep_told, tell
 from edgespec.engine.messages import LoadRequest
 from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import make_app
+from edgespec.server.embeddings import Embeddings
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs
 from edgespec.server.parent_process import ParentProcess
@@ -57,7 +58,8 @@ async def serve(
         private=parent is not None,
         template=settings.chat_template,
     )
-    server = StoppableServer(_how(make_app(worker, settings, state, pairs)), worker)
+    embeddings = Embeddings(settings.embed)
+    server = StoppableServer(_how(make_app(worker, settings, state, pairs, embeddings)), worker)
     worker.unload_after(settings.idle_s)  # not before: it would be unloaded before anybody heard of it
     gc.collect()
     gc.freeze()  # or what is there for good is looked through again during requests, for a tenth of a second
@@ -78,6 +80,7 @@ async def serve(
             task.cancel()
         announcer.close()
         RENDERER.close()  # threads that wait for it would delay the end
+        embeddings.close()  # the same
         await worker.stop()
     if worker.failed and not worker.about:
         say(worker.failed.message)

@@ -55,9 +55,6 @@ class LlamaCppDialect:
             ("/props", self.props, "GET"),
             ("/slots", self.closed if self.answering.settings.no_slots else self.slots, "GET"),
             ("/slots/{slot}", self.slot_action, "POST"),
-            ("/v1/embeddings", self.embeddings, "POST"),
-            ("/embeddings", self.embeddings, "POST"),
-            ("/embedding", self.embeddings, "POST"),
         ):
             visible = path != "/completions"
             router.add_api_route(
@@ -225,11 +222,6 @@ class LlamaCppDialect:
     async def slot_action(self, slot: int, action: str = "") -> Response:
         """Refuses: the engine's prompts are not written to files."""
         sentence = f"slots are not saved, restored or erased here (slot {slot}, action {action!r})"
-        raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
-
-    async def embeddings(self) -> Response:
-        """Refuses: a model that generates is not a model of embeddings."""
-        sentence = "embeddings are not supported: run llama-server --embedding separately"
         raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
 
 

@@ -161,6 +161,15 @@ class OllamaGenerate(OllamaFields):
         return as_chat({**self.fields(), "messages": messages})
 
 
+class OllamaEmbed(BaseModel):
+    """POST /api/embed; prompt: the only text of /api/embeddings."""
+
+    input: StrictStr | Listed[StrictStr] = ""
+    prompt: StrictStr | None = None
+    truncate: StrictBool | None = None
+    dimensions: StrictInt | None = None
+
+
 class NamedModel(BaseModel):
     """POST /api/show, /api/pull, DELETE /api/delete. name: the older field."""
 

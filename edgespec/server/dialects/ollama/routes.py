@@ -24,18 +24,19 @@ from edgespec.chat.families.known import PLAIN, family_of
 from edgespec.engine.messages import Submit
 from edgespec.server.answering import Answering, LineStream, with_pair
 from edgespec.server.bodies import CheckedRoute
-from edgespec.server.dialects.ollama.answers import OllamaAnswer, encoded, nothing_said
+from edgespec.server.dialects.embeddings import texts_of
+from edgespec.server.dialects.ollama.answers import NANO, OllamaAnswer, encoded, nothing_said
 from edgespec.server.dialects.ollama.requests import (
     LATEST,
     NamedModel,
     OllamaChat,
+    OllamaEmbed,
     OllamaFields,
     OllamaGenerate,
 )
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.logs import say
-from edgespec.server.pairs import KnownPair
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader, readers
 from edgespec_models.gguf.facts import facts_of
@@ -70,7 +71,7 @@ class OllamaDialect:
             ("/chat", self.chat, "POST"),
             ("/generate", self.generate, "POST"),
             ("/embed", self.embed, "POST"),
-            ("/embeddings", self.embed, "POST"),
+            ("/embeddings", self.embed_one, "POST"),
             ("/pull", self.pull, "POST"),
             ("/delete", self.refused, "DELETE"),
             ("/copy", self.refused, "POST"),
@@ -178,7 +179,10 @@ class OllamaDialect:
     async def tags(self) -> dict[str, Any]:
         """Lists the installed pairs."""
         pairs = self.answering.pairs.known()
-        return {"models": await asyncio.gather(*(asyncio.to_thread(_listed, pair) for pair in pairs))}
+        files = [(pair.name, Path(pair.load.target), pair.size) for pair in pairs]
+        if path := self.answering.embeddings.path:
+            files.append((path.stem, path, path.stat().st_size))
+        return {"models": await asyncio.gather(*(asyncio.to_thread(_listed, *file) for file in files))}
 
     async def running(self) -> dict[str, Any]:
         """Lists the loaded pair."""
@@ -193,16 +197,35 @@ class OllamaDialect:
             "context_length": about.n_ctx,
             "expires_at": until.isoformat(),
         }
-        return {"models": [{**await asyncio.to_thread(_listed, pair), **loaded}]}
+        listed = await asyncio.to_thread(_listed, pair.name, Path(pair.load.target), pair.size)
+        return {"models": [{**listed, **loaded}]}
 
     async def show(self, wanted: NamedModel) -> dict[str, Any]:
         """Describes a pair by its target's file."""
-        load = self.answering.pairs.named(wanted.called())
-        return await asyncio.to_thread(_shown, Path(load.target), self.answering.settings.chat_template)
+        name, embeddings = wanted.called(), self.answering.embeddings
+        if embeddings.path and name == embeddings.name:
+            shown = await asyncio.to_thread(_shown, embeddings.path, None)
+            return {**shown, "capabilities": ["embedding"]}
+        path = Path(self.answering.pairs.named(name).target)
+        return await asyncio.to_thread(_shown, path, self.answering.settings.chat_template)
 
-    async def embed(self) -> Response:
-        """Refuses: a model that generates is not a model of embeddings."""
-        raise _not_here("embeddings are not supported")
+    async def embed(self, wanted: OllamaEmbed, request: Request) -> dict[str, Any]:
+        """Returns a vector for each text."""
+        texts = texts_of(wanted.input)
+        found = await self.answering.embeddings.embedded(texts, truncate=wanted.truncate is not False)
+        took = round((time.monotonic() - request.state.began) * NANO)
+        return {
+            "model": tagged(self.answering.embeddings.name),
+            "embeddings": found.shortened(wanted.dimensions).vectors,
+            "total_duration": took,
+            "load_duration": 0,
+            "prompt_eval_count": found.n_tokens,
+        }
+
+    async def embed_one(self, wanted: OllamaEmbed) -> dict[str, Any]:
+        """Returns the vector of one text, in the older format."""
+        found = await self.answering.embeddings.embedded([wanted.prompt or ""], truncate=True)
+        return {"embedding": found.vectors[0]}
 
     async def refused(self, request: Request) -> Response:
         """Refuses what changes or publishes models: their files belong to the hub's cache."""
@@ -230,17 +253,16 @@ def _not_here(sentence: str) -> Refusal:
     return Refusal(501, sentence, type="not_supported_error", code="unsupported")
 
 
-def _listed(pair: KnownPair) -> dict[str, Any]:
-    """Returns a pair as /api/tags lists models."""
-    path = Path(pair.load.target)
-    name = tagged(pair.name)
+def _listed(name: str, path: Path, size: int) -> dict[str, Any]:
+    """Returns a model as /api/tags lists it."""
+    name = tagged(name)
     # programs compare digests to see whether a model has changed
-    digest = hashlib.sha256(f"{name} {pair.size} {path.stat().st_mtime_ns}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{name} {size} {path.stat().st_mtime_ns}".encode()).hexdigest()
     return {
         "name": name,
         "model": name,
         "modified_at": _changed(path),
-        "size": pair.size,
+        "size": size,
         "digest": digest,
         "details": _details(_header(path)),
     }

@@ -1,0 +1,115 @@
+"""An embedding model: texts become vectors of length 1, several in one evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import llama_cpp as C
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.errors import EngineError, ModelUnsupportedError, NoRoomError, SettingError
+from edgespec.llama.batch import Batch
+from edgespec.llama.model import Model, last_complaint
+from edgespec.system.cores import threads_wanted
+
+LONGEST = 2048  # tokens of one text: attention without order needs all of it in one evaluation
+AT_ONCE = 32  # texts in one evaluation
+POOLED = (C.LLAMA_POOLING_TYPE_MEAN, C.LLAMA_POOLING_TYPE_CLS, C.LLAMA_POOLING_TYPE_LAST)
+
+
+class Embedder:
+    """A loaded model. Close it, or use it in a `with`. Raises what `Model` does."""
+
+    def __init__(self, path: Path) -> None:
+        """path: a GGUF file that says how the rows of a text become one (`pooling_type`)."""
+        self.model = Model(path, head=True)
+        self._handle: Any = None
+        try:
+            self.longest = min(self.model.n_ctx_train or LONGEST, LONGEST)
+            params = C.llama_context_default_params()
+            params.n_ctx = params.n_batch = params.n_ubatch = self.longest
+            params.n_seq_max, params.kv_unified, params.embeddings = AT_ONCE, True, True
+            params.n_threads = params.n_threads_batch = threads_wanted()
+            self._handle = C.llama_init_from_model(self.model.handle, params)
+            if not self._handle:
+                raise NoRoomError(f"{path.name} cannot be used for embeddings: {last_complaint()}")
+            if C.llama_pooling_type(self._handle) not in POOLED:
+                raise ModelUnsupportedError(
+                    f"{path.name} does not say how a text becomes one vector: name an embedding model"
+                )
+            self.width = int(C.llama_model_n_embd_out(self.model.handle))
+            self._batch = Batch(self.longest, self.longest)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Embedder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees context and model."""
+        if self._handle:
+            C.llama_free(self._handle)
+            self._handle = None
+        self.model.close()
+
+    def tokens(self, text: str | Sequence[int], *, truncate: bool) -> NDArray[np.int32]:
+        """Returns a text's tokens, int32. truncate: the end of a longer one is left out.
+
+        Raises SettingError for one that is too long, and for tokens that do not exist.
+        """
+        if isinstance(text, str):
+            found = self.model.tokenize(text.encode("utf-8", "replace"), special=True)
+        else:
+            found = np.asarray(text, np.int32)
+            if found.size and not 0 <= found.min() <= found.max() < self.model.n_vocab:
+                raise SettingError(f"a token is outside of the model's {self.model.n_vocab:,}")
+        if not found.size:
+            raise SettingError("a text is empty: leave it out")
+        if found.size > self.longest and not truncate:
+            sentence = f"a text has {found.size:,} tokens, and {self.longest:,} are read at once: shorten it"
+            raise SettingError(sentence)
+        return found[: self.longest]
+
+    def vectors(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+        """Returns a vector for each text: float32, (len(texts), width). Raises EngineError."""
+        return np.concatenate(
+            [np.empty((0, self.width), np.float32), *map(self._evaluated, self._parts(texts))]
+        )
+
+    def _parts(self, texts: Sequence[NDArray[np.int32]]) -> Iterator[list[NDArray[np.int32]]]:
+        """Yields as many texts as fit into one evaluation."""
+        part: list[NDArray[np.int32]] = []
+        for text in texts:
+            if part and (len(part) == AT_ONCE or sum(one.size for one in part) + text.size > self.longest):
+                yield part
+                part = []
+            part.append(text)
+        if part:
+            yield part
+
+    def _evaluated(self, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.float32]:
+        if memory := C.llama_get_memory(self._handle):
+            C.llama_memory_clear(memory, True)
+        self._batch.fill([(seq, text.tobytes(), text.size, 0) for seq, text in enumerate(texts)])
+        if code := C.llama_decode(self._handle, self._batch.struct):
+            raise EngineError(f"llama.cpp could not embed {self._batch.n_tokens} tokens (code {code})")
+        rows = np.array([self._row(seq) for seq in range(len(texts))], np.float32)  # (texts, width)
+        lengths: NDArray[np.float32] = np.linalg.norm(rows, axis=1, keepdims=True)
+        return np.divide(rows, np.maximum(lengths, 1e-12), dtype=np.float32)
+
+    def _row(self, seq: int) -> NDArray[np.float32]:
+        row = C.llama_get_embeddings_seq(self._handle, seq)
+        if not row:
+            raise EngineError("llama.cpp returned no vector for a text")
+        values: NDArray[np.float32] = np.ctypeslib.as_array(row, (self.width,)).copy()
+        return values

@@ -1,0 +1,81 @@
+"""Embeddings in the formats of OpenAI and llama-server."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter
+from pydantic import BaseModel, Field, StrictInt, StrictStr
+
+from edgespec.server.bodies import CheckedRoute
+from edgespec.server.dialects.lists import Listed
+from edgespec.server.embeddings import Embeddings, Text
+from edgespec.server.refusal import Refusal
+
+TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
+Input = StrictStr | Listed[TokenId] | Listed[StrictStr] | Listed[Listed[TokenId]]
+
+
+class EmbeddingRequest(BaseModel):
+    """POST /v1/embeddings, and /embedding, where llama-server's clients call the input `content`."""
+
+    input: Input | None = None
+    content: Input | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: StrictInt | None = None
+
+    def texts(self) -> list[Text]:
+        """Returns the texts one by one; raises Refusal for none."""
+        given = self.content if self.input is None else self.input
+        if given is None:
+            raise Refusal(
+                400, "input is missing: give a text", param="input", code="missing_required_parameter"
+            )
+        return texts_of(given)
+
+
+def texts_of(given: Any) -> list[Text]:
+    """Returns the texts of an input: one text, one as token ids, or a list of either."""
+    single = isinstance(given, str) or (bool(given) and isinstance(given[0], int))
+    return [given] if single else list(given)
+
+
+class EmbeddingDialect:
+    """Answers clients of embeddings."""
+
+    def __init__(self, embeddings: Embeddings) -> None:
+        self.embeddings = embeddings
+
+    def routes(self) -> APIRouter:
+        """Returns the routes."""
+        router = APIRouter(route_class=CheckedRoute)
+        for path, handler in (
+            ("/v1/embeddings", self.openai),
+            ("/embeddings", self.llama_cpp),
+            ("/embedding", self.llama_cpp),
+        ):
+            router.add_api_route(path, handler, methods=["POST"], response_model=None)
+        return router
+
+    async def openai(self, wanted: EmbeddingRequest) -> dict[str, Any]:
+        """Returns a vector for each text."""
+        found = (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
+        rows = [self._row(vector, wanted.encoding_format) for vector in found.vectors]
+        return {
+            "object": "list",
+            "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
+            "model": self.embeddings.name,
+            "usage": {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens},
+        }
+
+    async def llama_cpp(self, wanted: EmbeddingRequest) -> list[dict[str, Any]]:
+        """Returns the same as llama-server does: a list with one row for each text."""
+        found = (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
+        return [{"index": i, "embedding": [list(vector)]} for i, vector in enumerate(found.vectors)]
+
+    def _row(self, vector: tuple[float, ...], how: str) -> list[float] | str:
+        if how == "float":
+            return list(vector)
+        return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

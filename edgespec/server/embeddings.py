@@ -1,0 +1,93 @@
+"""Embeddings of a model named by --embed, in a child process that starts with the first request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from edgespec.errors import EngineDiedError
+from edgespec.server.refusal import Refusal
+from edgespec.system.json_child import JsonChild
+
+CHILD = "edgespec.llama.embedding_child"
+AT_ONCE = 32  # texts in one question to the child, behind which others may ask
+MOST = 2048  # texts in one request, as at OpenAI
+LONGEST_S = 120.0  # for one question
+Text = str | Sequence[int]  # as text, or as token ids
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """Vectors of length 1, one for each text, and the tokens of all texts."""
+
+    vectors: list[tuple[float, ...]]
+    n_tokens: int
+
+    def shortened(self, width: int | None) -> Embedded:
+        """Returns the first dimensions, again of length 1. Raises Refusal."""
+        full = len(self.vectors[0])
+        if width is None or width == full:
+            return self
+        if not 0 < width < full:
+            sentence = f"dimensions is {width}: the model's vectors have {full}, give 1 to {full}"
+            raise Refusal(400, sentence, param="dimensions", code="invalid_value")
+        short = [vector[:width] for vector in self.vectors]
+        lengths = [max(sum(x * x for x in vector) ** 0.5, 1e-12) for vector in short]
+        return Embedded(
+            [tuple(x / length for x in v) for v, length in zip(short, lengths, strict=True)], self.n_tokens
+        )
+
+
+class Embeddings:
+    """The embedding model of a server, if it has one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._child: JsonChild | None = None
+        self._turn = asyncio.Lock()
+
+    @property
+    def name(self) -> str:
+        """Returns the model's name for clients; "" without one."""
+        return self.path.stem if self.path else ""
+
+    async def embedded(self, texts: Sequence[Text], *, truncate: bool = False) -> Embedded:
+        """Embeds texts. truncate: leave out the end of one that is too long. Raises Refusal."""
+        if self.path is None:
+            sentence = "embeddings need a model made for them: start `edgespec serve --embed FILE.gguf`"
+            raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+        if not 0 < len(texts) <= MOST:
+            sentence = f"input has {len(texts)} texts: 1 to {MOST:,} may be embedded at once"
+            raise Refusal(400, sentence, param="input", code="invalid_value")
+        vectors: list[tuple[float, ...]] = []
+        n_tokens = 0
+        for i in range(0, len(texts), AT_ONCE):
+            asked = {"file": str(self.path), "texts": list(texts[i : i + AT_ONCE]), "truncate": truncate}
+            async with self._turn:
+                child = self._child = self._child or JsonChild(CHILD, longest_s=LONGEST_S)
+                try:
+                    said = await asyncio.to_thread(child.ask, asked)
+                except EngineDiedError as error:
+                    raise Refusal(500, f"embedding failed: {error}", type="server_error") from None
+            if "error" in said:
+                wrong = said["setting"]
+                raise Refusal(
+                    400 if wrong else 500,
+                    f"input: {said['error']}" if wrong else said["error"],
+                    type="invalid_request_error" if wrong else "server_error",
+                    param="input" if wrong else None,
+                    code="invalid_value" if wrong else "engine_error",
+                )
+            raw = base64.b64decode(said["vectors"])
+            vectors += struct.iter_unpack(f"{said['width']}f", raw)
+            n_tokens += sum(said["n_tokens"])
+        return Embedded(vectors, n_tokens)
+
+    def close(self) -> None:
+        """Ends the child, and with it a question that is being answered."""
+        if self._child:
+            self._child.__exit__()

@@ -1,0 +1,142 @@
+"""Embeddings as the clients of OpenAI, llama-server and Ollama ask for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ollama
+import pytest
+from commands import refused
+from openai import BadRequestError, OpenAI
+from served import Served, served, until
+from tiny_gguf import write_llama
+
+PEER = os.environ.get("EDGESPEC_TEST_PEER")
+TEXTS = ["hello world", "the quick brown fox jumps over the lazy dog", "a", "hello world"]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An embedding model: the mean of the rows is the text's."""
+    return write_llama(tmp_path_factory.mktemp("model") / "mean.gguf", metadata={"llama.pooling_type": 1})
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Served]:
+    with served(tmp_path_factory.mktemp("server"), "--embed", str(model)) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Served) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+def vectors(client: OpenAI, texts: Any, **fields: Any) -> Any:
+    answered = client.embeddings.create(model="mean", input=texts, **fields)
+    assert [one.index for one in answered.data] == list(range(len(answered.data)))
+    return np.array([one.embedding for one in answered.data])
+
+
+def test_texts_become_vectors_of_length_one(client: OpenAI) -> None:
+    found = vectors(client, TEXTS)  # this client asks for base64
+    assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-5)
+    assert found == pytest.approx(vectors(client, TEXTS, encoding_format="float"), abs=1e-6)
+    assert found[0] == pytest.approx(found[3], abs=1e-3) and abs(found[0] @ found[1]) < 0.9
+    answered = client.embeddings.create(model="mean", input=TEXTS[0])
+    assert answered.model == "mean" and answered.usage.prompt_tokens == answered.usage.total_tokens > 0
+
+
+def test_a_text_alone_and_among_a_hundred_others_is_the_same(client: OpenAI) -> None:
+    """They are read 32 at a time, as far as they fit into one evaluation."""
+    many = [f"text {i} " * (i % 40 + 1) for i in range(100)]
+    together = vectors(client, many)
+    for i in (0, 31, 32, 63, 99):
+        assert together[i] == pytest.approx(vectors(client, many[i])[0], abs=1e-3), i
+
+
+def test_fewer_dimensions_are_the_first_of_length_one(client: OpenAI) -> None:
+    whole, short = vectors(client, TEXTS), vectors(client, TEXTS, dimensions=8)
+    assert short.shape == (4, 8) and np.linalg.norm(short, axis=1) == pytest.approx(1, abs=1e-5)
+    assert short[1] == pytest.approx(whole[1, :8] / np.linalg.norm(whole[1, :8]), abs=1e-5)
+
+
+def test_llama_servers_and_ollamas_formats(server: Served, client: OpenAI) -> None:
+    wanted = vectors(client, TEXTS[:2])
+    rows = server.ask("/embedding", {"content": TEXTS[:2]}).json
+    assert [row["embedding"][0] for row in rows] == [pytest.approx(row, abs=1e-6) for row in wanted.tolist()]
+    with ollama.Client(host=server.url.removesuffix("/v1")) as theirs:
+        both = theirs.embed("mean", TEXTS[:2])
+        assert np.array(both.embeddings) == pytest.approx(wanted, abs=1e-6) and both.model == "mean:latest"
+        assert theirs.embeddings("mean", TEXTS[0]).embedding == pytest.approx(wanted[0].tolist(), abs=1e-6)
+        assert len(theirs.embed("mean", "word " * 3000).embeddings) == 1, "Ollama leaves out the end"
+        assert theirs.show("mean").capabilities == ["embedding"]
+        assert "mean:latest" in [one.model for one in theirs.list().models]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"input": ""}, "a text is empty"),
+        ({"input": []}, "input has 0 texts"),
+        ({"input": ["x"] * 2049}, "input has 2049 texts"),
+        ({"input": [10**6]}, "a token is outside of the model's 512"),
+        ({"input": "word " * 3000}, "512 are read at once: shorten it"),
+        ({"input": "x", "dimensions": 65}, "dimensions is 65: the model's vectors have 64"),
+        ({"input": "x", "encoding_format": "hex"}, "encoding_format is 'hex'"),
+    ],
+)
+def test_what_cannot_be_embedded_is_told_in_one_sentence(
+    client: OpenAI, fields: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(BadRequestError, match=words):
+        client.embeddings.create(model="mean", **fields)
+    assert vectors(client, "the next one").shape == (1, 64)
+
+
+def test_a_child_that_dies_is_told_and_replaced(server: Served, client: OpenAI) -> None:
+    vectors(client, "x")
+    [child] = server.children("edgespec.llama.embedding_child")
+    child.kill()
+    answered = server.ask("/v1/embeddings", {"input": "x"})
+    assert answered.status == 500 and "embedding failed" in answered.error["message"]
+    assert vectors(client, "x").shape == (1, 64)
+    assert server.chat(max_tokens=2).status == 200, "the engine is another process"
+
+
+def test_a_server_without_an_embedding_model_says_how_to_have_one(dialects: Served, tmp_path: Path) -> None:
+    answered = dialects.ask("/v1/embeddings", {"input": "x"})
+    assert answered.status == 501 and "--embed FILE.gguf" in answered.error["message"]
+    assert "names no pooling" in refused("serve", "--embed", write_llama(tmp_path / "plain.gguf"), code=1)
+    assert "there is no file" in refused("serve", "--embed", tmp_path / "nothing.gguf", code=1)
+
+
+@pytest.mark.slow
+def test_vectors_are_those_of_llama_server(client: OpenAI, model: Path, tmp_path: Path) -> None:
+    if not PEER:
+        pytest.skip("EDGESPEC_TEST_PEER names no llama-server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [PEER, "--embedding", "-m", str(model), "-c", "512", "--port", str(port)]
+    with (tmp_path / "log").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as peer:
+        try:
+            until(lambda: b"listening" in (tmp_path / "log").read_bytes(), 60)
+            for text in TEXTS:
+                body = json.dumps({"input": text}).encode()
+                request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/embeddings", body)
+                request.add_header("content-type", "application/json")
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    [theirs] = json.load(answer)["data"]
+                assert vectors(client, text)[0] == pytest.approx(theirs["embedding"], abs=1e-4)
+        finally:
+            peer.kill()
