@@ -157,7 +157,7 @@ def test_a_request_without_words_only_loads(client: ollama.Client) -> None:
         ("/api/generate", {"model": MODEL, "prompt": "x", "template": "{{ .Prompt }}"}, 400, "template"),
         ("/api/show", {}, 400, "model is missing"),
         ("/api/copy", {"source": "a", "destination": "b"}, 501, "/api/copy is not supported"),
-        ("/api/embed", {"model": MODEL, "input": "x"}, 501, "embeddings are not supported"),
+        ("/api/embed", {"model": MODEL, "input": "x"}, 501, "embeddings need a model made for them"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_sentence(
