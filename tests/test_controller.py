@@ -165,7 +165,13 @@ def test_silent_guesses_show_what_a_draft_is_worth(quality: float) -> None:
 
 
 @A_SAMPLE
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(name, marks=[] if name in ("memory-bound", "two dear") else pytest.mark.slow)
+        for name in MACHINES
+    ],
+)
 def test_a_draft_that_was_hopeless_is_found_when_it_is_good(machine: str, told: bool) -> None:
     """1,000 tokens of nothing accepted, then a good draft. Tries that cannot pay even if all is accepted used
     to eat up the budget where a second token is the dearest, for ever. All of the few tries may fail by

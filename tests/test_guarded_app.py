@@ -66,7 +66,7 @@ async def test_a_list_without_room_turns_no_page(tmp_path: Path) -> None:
 
 
 @on_a_loop
-@pytest.mark.parametrize("size", [(4, 4), (1, 1)])
+@pytest.mark.parametrize("size", [pytest.param((4, 4), marks=pytest.mark.slow), (1, 1)])
 async def test_every_screen_bears_a_window_without_room(size: tuple[int, int], tmp_path: Path) -> None:
     """The palette wrapped its lines into no columns: ValueError in the layout, and the end."""
     sessions = Sessions.opened(tmp_path, on_notice=print)

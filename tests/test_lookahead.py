@@ -157,7 +157,9 @@ def seconds(machine: str, seed: int, sampling: Sampling, *, lookahead: bool, spr
 
 
 @pytest.mark.parametrize("machine", ["memory-bound", "compute-bound", "GPU"])
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
+@pytest.mark.parametrize(
+    "sampling", [GREEDY, pytest.param(WARM, marks=pytest.mark.slow)], ids=["greedy", "warm"]
+)
 def test_nothing_gets_slower_by_it(machine: str, sampling: Sampling) -> None:
     """Texts that repeat themselves more (greedy) and less (warm); measured: 0.98 to 1.01 of the time."""
     with_, without = (

@@ -12,7 +12,7 @@ from edgespec_tui.widgets.notice_line import NoticeLine
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.turn_view import TurnView
 
-SIZES = ((120, 40), (80, 24), (60, 20), (50, 15))
+SIZES = ((120, 40), *(pytest.param(size, marks=pytest.mark.slow) for size in ((80, 24), (60, 20))), (50, 15))
 LONG = "/tmp/notes.txt has 9,388,608 bytes, and 8,388,608 is the most for files in one question"
 
 
