@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import llama_cpp as C
@@ -22,7 +21,7 @@ POOLED = (C.LLAMA_POOLING_TYPE_MEAN, C.LLAMA_POOLING_TYPE_CLS, C.LLAMA_POOLING_T
 
 
 class Embedder:
-    """A loaded model. Close it, or use it in a `with`. Raises what `Model` does."""
+    """A loaded model. Raises what `Model` does."""
 
     def __init__(self, path: Path) -> None:
         """path: a GGUF file that says how the rows of a text become one (`pooling_type`)."""
@@ -46,14 +45,6 @@ class Embedder:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Embedder:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Frees context and model."""
