@@ -59,12 +59,12 @@ class Embedder:
         Raises SettingError for one that is too long, and for tokens that do not exist.
         """
         if isinstance(text, str):
-            found = self.model.tokenize(text.encode("utf-8", "replace"), special=True)
+            found = self.model.tokenize(text.encode("utf-8", "replace"), special=True, add_end=True)
         else:
             found = np.asarray(text, np.int32)
             if found.size and not 0 <= found.min() <= found.max() < self.model.n_vocab:
                 raise SettingError(f"a token is outside of the model's {self.model.n_vocab:,}")
-        if not found.size:
+        if not len(text):
             raise SettingError("a text is empty: leave it out")
         if found.size > self.longest and not truncate:
             sentence = f"a text has {found.size:,} tokens, and {self.longest:,} are read at once: shorten it"

@@ -299,26 +299,30 @@ class Model:
         )
         return None if min(found.prefix, found.suffix, found.middle) < 0 else found
 
-    def tokenize(self, text: bytes, *, special: bool, add_bos: bool = True) -> NDArray[np.int32]:
+    def tokenize(
+        self, text: bytes, *, special: bool, add_bos: bool = True, add_end: bool = False
+    ) -> NDArray[np.int32]:
         """Returns the token ids of UTF-8 bytes: (n,) int32.
 
         special: control tokens spelt out in the text become those tokens (templates); else they stay text.
-        add_bos: put the start token first if the model wants one.
+        add_bos: put the start token first if the model wants one. add_end: put both around the text if it
+        wants them, as llama.cpp does for embeddings.
         """
         if len(text) > 2**30:
             raise SettingError(f"the text has {len(text):,} bytes: at most 1 GiB can be turned into tokens")
         if len(text) > LONG_TEXT:
-            return _on_a_deep_stack(lambda: self._tokenize(text, special, add_bos), len(text))
-        return self._tokenize(text, special, add_bos)
+            return _on_a_deep_stack(lambda: self._tokenize(text, special, add_bos, add_end), len(text))
+        return self._tokenize(text, special, add_bos, add_end)
 
-    def _tokenize(self, text: bytes, special: bool, add_bos: bool) -> NDArray[np.int32]:
+    def _tokenize(self, text: bytes, special: bool, add_bos: bool, add_end: bool) -> NDArray[np.int32]:
         bos = C.llama_vocab_bos(self._vocab)
-        start = [bos] if add_bos and bos >= 0 and C.llama_vocab_get_add_bos(self._vocab) else []
+        starts = add_bos and not add_end and bos >= 0 and C.llama_vocab_get_add_bos(self._vocab)
+        start = [bos] if starts else []
         room = len(text) + 8
         while True:  # llama.cpp's own add_special would also put an end token after the text
             ids = np.empty(room, np.int32)
             pointer = ids.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-            n = C.llama_tokenize(self._vocab, text, len(text), pointer, room, False, special)
+            n = C.llama_tokenize(self._vocab, text, len(text), pointer, room, add_end, special)
             if n >= 0:
                 return np.concatenate([np.array(start, np.int32), ids[:n]])
             room = -n
