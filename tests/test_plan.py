@@ -120,8 +120,10 @@ def test_blocks_that_only_guess_are_not_read(tmp_path: Path) -> None:
 def even(*matrices: Matrix, layers: int = 1) -> dict[int, float]:
     """Returns costs where a layer takes a second beside its weights, and a byte of n rows n seconds."""
     rate = Rate({n: float(n) for n in (1, 2, 4, 16)})
-    rates = SimpleNamespace(layer=lambda: Rate(dict.fromkeys((1, 2, 4, 16), 1.0)), byte=lambda type_: rate)
-    return model_cost._cost(Reading(matrices, layers), rates).seconds  # type: ignore[arg-type]
+    rates = SimpleNamespace(
+        layer=lambda: Rate(dict.fromkeys((1, 2, 4, 16), 1.0)), byte=lambda type_, width: rate
+    )
+    return model_cost._cost(Reading(matrices, layers, 64), rates).seconds  # type: ignore[arg-type]
 
 
 def test_costs_are_those_of_layers_and_bytes() -> None:
@@ -141,12 +143,12 @@ def test_of_experts_those_count_that_some_token_needs() -> None:
 def test_a_format_that_a_model_hardly_uses_is_not_measured_for_it() -> None:
     asked: list[int] = []
 
-    def byte(type_: int) -> Rate:
+    def byte(type_: int, width: int) -> Rate:
         asked.append(type_)
         return Rate({1: 1.0})
 
     rates = SimpleNamespace(layer=lambda: Rate({1: 0.0}), byte=byte)
-    found = model_cost._cost(Reading((Matrix(12, 990), Matrix(0, 10)), 1), rates)  # type: ignore[arg-type]
+    found = model_cost._cost(Reading((Matrix(12, 990), Matrix(0, 10)), 1, 64), rates)  # type: ignore[arg-type]
     assert asked == [12] and found.seconds == {1: 1000.0}
 
 
@@ -198,7 +200,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "BUDGET_S", 0.05)
-    monkeypatch.setattr(rates, "WIDE", 256)
+    monkeypatch.setattr(rates, "WIDTHS", (256,))
     monkeypatch.setattr(rates, "LARGE", 1 << 20)
     monkeypatch.setattr(rates, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))  # a quiet machine
 
@@ -212,7 +214,7 @@ def test_what_was_measured_is_kept_for_this_machine_and_these_settings(
     stages: list[str] = []
     found = pair_plan.plan_pair(head, None, settings, on_stage=stages.append)
     assert found.plain_tok_per_s > 0
-    assert stages == ["measuring F32 on this machine", "measuring layer on this machine"][::-1]
+    assert stages == ["measuring F32-256 on this machine", "measuring layer on this machine"][::-1]
     with monkeypatch.context() as patch:
         patch.setattr(Rates, "_evaluated", None)  # measuring again fails
         assert pair_plan.plan_pair(head, None, settings) == found == pair_plan.kept_plan(head, None, settings)

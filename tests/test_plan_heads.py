@@ -26,7 +26,7 @@ from edgespec_models.gguf.heads import Head
 def flat(**seconds: float) -> Any:
     """Returns rates at which a byte costs a second, whatever it is, or so many for 4 and 8 rows."""
     rate = Rate({1: 1.0, 4: seconds.get("four", 1.0), 8: seconds.get("eight", 1.0)})
-    return SimpleNamespace(layer=lambda: Rate(dict.fromkeys((1, 4, 8), 0.0)), byte=lambda type_: rate)
+    return SimpleNamespace(layer=lambda: Rate(dict.fromkeys((1, 4, 8), 0.0)), byte=lambda type_, width: rate)
 
 
 @pytest.mark.parametrize("write", test_heads.FILES)
@@ -58,7 +58,7 @@ def test_plan_says_how_fast_a_head_makes_its_target(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(rates, "BUDGET_S", 0.05)
-    monkeypatch.setattr(rates, "WIDE", 256)
+    monkeypatch.setattr(rates, "WIDTHS", (256,))
     monkeypatch.setattr(rates, "LARGE", 1 << 20)
     monkeypatch.setattr(rates, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))  # a quiet machine
     target = tiny_heads.write_mtp(tmp_path / "m.gguf")

@@ -73,7 +73,9 @@ def _cost(reading: Reading, rates: Rates) -> ModelCost:
     if not reading.layers or not reading.matrices:
         raise PlanError("it cannot be planned: it has no layers")
     least = MINOR * sum(reading.types.values())
-    bytes_ = {type_: rates.byte(type_) for type_, size in reading.types.items() if size >= least}
+    bytes_ = {
+        type_: rates.byte(type_, reading.width) for type_, size in reading.types.items() if size >= least
+    }
     usual, layer = bytes_[max(reading.types, key=reading.types.__getitem__)], rates.layer()
     seconds = {}
     for n in sorted(set(layer.seconds).intersection(*(rate.seconds for rate in bytes_.values()))):

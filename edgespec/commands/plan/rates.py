@@ -1,13 +1,15 @@
 """What reading a byte of a number format costs on this machine, by rows at once: measured once, and kept.
 
-Models of one format with random weights are evaluated in the real engine: a wide one, larger than the
-processor's caches, and one with many narrow layers, which cost nothing but their calls.
+Models of one format with random weights are evaluated in the real engine: one larger than the processor's
+caches and about as wide as the model that is planned, and one with many narrow layers, which cost nothing but
+their calls.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import tempfile
 from collections.abc import Callable, Mapping
@@ -31,7 +33,8 @@ from edgespec_models.shelf.room import no_room
 FORMAT = 3  # of what is kept; others are ignored
 BUDGET_S = 3.0  # of evaluations of one model
 LONGEST_S = 300.0
-WIDE, LARGE = 2048, 192 << 20  # width, and bytes of layers: several times what caches hold
+WIDTHS = (1024, 2048, 4096)  # of which the next is taken: rows cost less in wider matrices
+LARGE = 192 << 20  # bytes of layers: several times what caches hold
 NARROW, MANY = 256, 20  # width and number of layers that cost nothing but calls
 LEAST = 0.3  # share of a wide model's time that is its weights', at least: times are disturbed
 F16 = 1
@@ -72,20 +75,18 @@ class Rates:
         """Returns what a layer costs beside its weights. Raises PlanError."""
         return self._of("layer", lambda: {n: s / MANY for n, s in self._evaluated(F16, NARROW, MANY).items()})
 
-    def byte(self, type_: int) -> Rate:
-        """Returns what a byte of a format costs. Raises PlanError."""
-        layer, (first, second) = self.layer().seconds, (self._bytes(type_, depth) for depth in (1, 2))
-        layers = 1 + -(-max(0, LARGE - first) // (second - first))
+    def byte(self, type_: int, width: int) -> Rate:
+        """Returns what a byte of a format costs in matrices about so wide. Raises PlanError."""
+        width = min(WIDTHS, key=lambda wide: abs(math.log(wide / width)))
+        layer, sizes = self.layer().seconds, [n_bytes(of, type_) for of in _matrices(width, 1)]
+        layers = -(-LARGE // sum(sizes))
 
         def measured() -> dict[int, float]:
-            found, read = self._evaluated(type_, WIDE, layers), self._bytes(type_, layers)
+            found = self._evaluated(type_, width, layers)
+            read = sum(n_bytes(of, type_) for of in _matrices(width, layers))
             return {n: max(s - layers * layer[n], LEAST * s) / read for n, s in found.items()}
 
-        return self._of(FORMATS[type_].name, measured)
-
-    @staticmethod
-    def _bytes(type_: int, layers: int) -> int:
-        return sum(n_bytes(of, type_) for of in shapes(WIDE, layers).values() if len(of) > 1)
+        return self._of(f"{FORMATS[type_].name}-{width}", measured)
 
     def _of(self, name: str, measure: Callable[[], dict[int, float]]) -> Rate:
         """Returns a rate: as it is kept, or measured in some seconds if it is unknown or was disturbed."""
@@ -116,7 +117,7 @@ class Rates:
         settings = self._settings
         with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
             path = Path(folder) / "random.gguf"
-            if why := no_room(path.parent, 2 * self._bytes(type_, layers)):
+            if why := no_room(path.parent, 2 * sum(n_bytes(of, type_) for of in _matrices(width, layers))):
                 raise PlanError(
                     f"nothing can be planned: {why}; make room, or name another folder with TMPDIR"
                 )
@@ -155,3 +156,7 @@ class Rates:
         ]  # fmt: skip
         key = hashlib.sha256(json.dumps(said, default=str).encode()).hexdigest()[:20]
         return cache_folder() / "plans" / f"{name}-{key}.json"
+
+
+def _matrices(width: int, layers: int) -> list[tuple[int, ...]]:
+    return [of for of in shapes(width, layers).values() if len(of) > 1]

@@ -32,6 +32,7 @@ class Reading:
 
     matrices: tuple[Matrix, ...]
     layers: int
+    width: int  # of the model's states
 
     @property
     def types(self) -> dict[int, int]:
@@ -46,7 +47,7 @@ def reading_of(headers: Sequence[Header]) -> Reading:
     """Returns what a model reads, without blocks that only guess. Raises UnknownFormatError."""
     layers = _layers(headers[0])
     tensors = [t for t in _tensors(headers) if t.name not in OUTPUT and _number(t, -1) < layers]
-    return Reading(tuple(_matrices(headers[0], [*tensors, *_output(headers)])), layers)
+    return Reading(tuple(_matrices(headers[0], [*tensors, *_output(headers)])), layers, _width(headers))
 
 
 def reading_of_head(target: Sequence[Header], draft: Sequence[Header] | None) -> Reading:
@@ -61,7 +62,11 @@ def reading_of_head(target: Sequence[Header], draft: Sequence[Header] | None) ->
     else:
         first, layers = _layers(target[0]), 1
         tensors = [t for t in _tensors(target) if _number(t, -1) == first]
-    return Reading(tuple(_matrices((draft or target)[0], [*tensors, *output])), layers)
+    return Reading(tuple(_matrices((draft or target)[0], [*tensors, *output])), layers, _width(target))
+
+
+def _width(headers: Sequence[Header]) -> int:
+    return headers[0].of_architecture("embedding_length", 1) or 1
 
 
 def _layers(header: Header) -> int:
