@@ -53,7 +53,7 @@ def chain(
 def _kept(logits: Logits, stage: str, s: Sampling) -> NDArray[np.intp] | None:
     """Returns which places a truncation leaves, ascending; None for all."""
     if stage == "top_n_sigma" and s.top_n_sigma > 0 and logits.size > 1:
-        return np.flatnonzero(logits >= logits.max() - s.top_n_sigma * logits.std())
+        return np.flatnonzero(logits >= sigma_floor(logits, s.top_n_sigma))
     if stage == "top_k" and 0 < s.top_k < logits.size:
         return np.sort(np.argsort(-logits, kind="stable")[: s.top_k])
     if stage == "typ_p" and s.typical_p < 1:
@@ -65,6 +65,11 @@ def _kept(logits: Logits, stage: str, s: Sampling) -> NDArray[np.intp] | None:
     if stage == "min_p" and s.min_p > 0:
         return np.flatnonzero(logits >= logits.max() + math.log(s.min_p))
     return None
+
+
+def sigma_floor(logits: NDArray[np.floating], n: float) -> float:
+    """Returns the lowest logit that top-n-sigma keeps."""
+    return float(logits.max()) - n * float(logits.std(dtype=np.float64))
 
 
 def _typical(logits: Logits, keep: float) -> NDArray[np.intp]:

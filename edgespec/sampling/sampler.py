@@ -14,14 +14,13 @@ support some dozens.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import GrammarError, LogitsError, SettingError
-from edgespec.sampling.chain import COLDEST, Edit, chain
+from edgespec.sampling.chain import COLDEST, Edit, chain, sigma_floor
 from edgespec.sampling.distribution import (
     FEW,
     WIDE,
@@ -50,7 +49,7 @@ __all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "samplin
 
 _Row = TypeVar("_Row", NDArray[np.float32], NDArray[np.float64])
 LOWEST = float(np.finfo(np.float32).min)  # minus infinity means "never": such tokens are no candidates
-BEHIND_TOP_K = ORDER[ORDER.index("top_k") + 1 :]
+BEHIND_SIGMA, BEHIND_TOP_K = (ORDER[ORDER.index(name) + 1 :] for name in ("top_n_sigma", "top_k"))
 SHAPING = ("xtc", "temperature")  # what is left when all truncations are made
 
 
@@ -158,10 +157,14 @@ class Sampler:
         if self._head:
             kept = self._whole_head(row, top)
             return self._weighed(kept, below(row[kept], top))
-        ids: Ids = np.flatnonzero(row >= LOWEST)
-        stages: Sequence[str] = ORDER
-        if s.top_n_sigma <= 0 and 0 < s.top_k < ids.size:
+        if s.top_n_sigma > 0:
+            floor, stages = sigma_floor(row[row >= LOWEST], s.top_n_sigma), BEHIND_SIGMA
+            ids: Ids = np.flatnonzero(row >= max(floor, LOWEST))
+        elif 0 < s.top_k < row.size:
             ids, stages = np.sort(largest(row, s.top_k)), BEHIND_TOP_K
+            ids = ids[row[ids] >= LOWEST]
+        else:
+            ids, stages = np.flatnonzero(row >= LOWEST), BEHIND_TOP_K
         return chain(ids, row[ids].astype(np.float64), stages, s)
 
     def _listed(self, tokens: list[int], depths: list[float]) -> Distribution:
