@@ -175,26 +175,16 @@ def test_a_disk_that_is_full_is_passed_over_and_leaves_the_old_file(
         save(path, newer)
     assert load(path) == some_known()
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fdopen", lambda *_, **__: FullDisk(_[0]))
+        patch.setattr(Path, "write_text", half_written)
         save(path, newer)
     assert load(path) == some_known()
     assert [file.name for file in path.parent.iterdir()] == [path.name], "and no half file beside it"
 
 
-class FullDisk:
-    """A file that takes nothing."""
-
-    def __init__(self, handle: int) -> None:
-        self.handle = handle
-
-    def __enter__(self) -> FullDisk:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self.handle)
-
-    def write(self, text: str) -> int:
-        raise OSError(28, "No space left on device")
+def half_written(path: Path, text: str, **_: object) -> int:
+    """Writes to a disk that is full in the middle."""
+    path.write_bytes(text[: len(text) // 2].encode())
+    raise OSError(28, "No space left on device")
 
 
 def test_a_folder_that_cannot_be_made_is_passed_over(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from fake_machine import fake_machine, free_address
 
 from edgespec.commands import cli, flags, rpc
 from edgespec.commands.doctor import machine_checks
-from edgespec.commands.plan import pair_plan
 from edgespec.engine.messages import LoadRequest
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, MachineLostError, ModelUnsupportedError, SettingError
@@ -351,11 +350,6 @@ def test_a_chat_hands_its_machines_on_to_the_engine_that_it_starts() -> None:
     assert launch._flags(cli.parsed(["chat"])) == ()
     scaled = ["--rope-scaling", "yarn", "--rope-scale", "4.0", "--yarn-orig-ctx", "512"]
     assert sorted(launch._flags(cli.parsed(["chat", *scaled]))) == sorted(scaled)
-
-
-def test_a_plan_leaves_the_draft_on_this_machine() -> None:
-    settings = PairSettings(threads=2, rpc=("10.0.0.1:1",), tensor_split=(1.0,))
-    assert pair_plan._here(settings) == PairSettings(threads=2)
 
 
 @pytest.mark.parametrize(
