@@ -26,4 +26,5 @@ def late(name: str) -> Any:
 
 
 anthropic = late("anthropic")
+ollama = late("ollama")
 openai = late("openai")

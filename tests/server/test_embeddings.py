@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ollama
 import pytest
 from commands import refused
-from openai import BadRequestError, OpenAI
+from late import ollama, openai
 from served import Served, served, until
 from tiny_gguf import write_llama
 
@@ -39,18 +38,18 @@ def server(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Se
 
 
 @pytest.fixture
-def client(server: Served) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
+def client(server: Served) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
         yield client
 
 
-def vectors(client: OpenAI, texts: Any, **fields: Any) -> Any:
+def vectors(client: openai.OpenAI, texts: Any, **fields: Any) -> Any:
     answered = client.embeddings.create(model="mean", input=texts, **fields)
     assert [one.index for one in answered.data] == list(range(len(answered.data)))
     return np.array([one.embedding for one in answered.data])
 
 
-def test_texts_become_vectors_of_length_one(client: OpenAI) -> None:
+def test_texts_become_vectors_of_length_one(client: openai.OpenAI) -> None:
     found = vectors(client, TEXTS)  # this client asks for base64
     assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-5)
     assert found == pytest.approx(vectors(client, TEXTS, encoding_format="float"), abs=1e-6)
@@ -59,7 +58,7 @@ def test_texts_become_vectors_of_length_one(client: OpenAI) -> None:
     assert answered.model == "mean" and answered.usage.prompt_tokens == answered.usage.total_tokens > 0
 
 
-def test_a_text_alone_and_among_a_hundred_others_is_the_same(client: OpenAI) -> None:
+def test_a_text_alone_and_among_a_hundred_others_is_the_same(client: openai.OpenAI) -> None:
     """They are read 32 at a time, as far as they fit into one evaluation."""
     many = [f"text {i} " * (i % 40 + 1) for i in range(100)]
     together = vectors(client, many)
@@ -67,7 +66,7 @@ def test_a_text_alone_and_among_a_hundred_others_is_the_same(client: OpenAI) -> 
         assert together[i] == pytest.approx(vectors(client, many[i])[0], abs=1e-3), i
 
 
-def test_a_text_ends_as_the_model_was_trained(client: OpenAI, model: Path) -> None:
+def test_a_text_ends_as_the_model_was_trained(client: openai.OpenAI, model: Path) -> None:
     """Without its end token, MiniLM's vectors were off by 0.2."""
     with Model(model, head=True) as loaded:
         alone = loaded.tokenize(TEXTS[1].encode(), special=True).tolist()
@@ -78,13 +77,13 @@ def test_a_text_ends_as_the_model_was_trained(client: OpenAI, model: Path) -> No
     assert vectors(client, end)[0] == pytest.approx(answered.data[0].embedding, abs=1e-6)
 
 
-def test_fewer_dimensions_are_the_first_of_length_one(client: OpenAI) -> None:
+def test_fewer_dimensions_are_the_first_of_length_one(client: openai.OpenAI) -> None:
     whole, short = vectors(client, TEXTS), vectors(client, TEXTS, dimensions=8)
     assert short.shape == (4, 8) and np.linalg.norm(short, axis=1) == pytest.approx(1, abs=1e-5)
     assert short[1] == pytest.approx(whole[1, :8] / np.linalg.norm(whole[1, :8]), abs=1e-5)
 
 
-def test_llama_servers_and_ollamas_formats(server: Served, client: OpenAI) -> None:
+def test_llama_servers_and_ollamas_formats(server: Served, client: openai.OpenAI) -> None:
     wanted = vectors(client, TEXTS[:2])
     rows = server.ask("/embedding", {"content": TEXTS[:2]}).json
     assert [row["embedding"][0] for row in rows] == [pytest.approx(row, abs=1e-6) for row in wanted.tolist()]
@@ -110,14 +109,14 @@ def test_llama_servers_and_ollamas_formats(server: Served, client: OpenAI) -> No
     ],
 )
 def test_what_cannot_be_embedded_is_told_in_one_sentence(
-    client: OpenAI, fields: dict[str, Any], words: str
+    client: openai.OpenAI, fields: dict[str, Any], words: str
 ) -> None:
-    with pytest.raises(BadRequestError, match=words):
+    with pytest.raises(openai.BadRequestError, match=words):
         client.embeddings.create(model="mean", **fields)
     assert vectors(client, "the next one").shape == (1, 64)
 
 
-def test_a_child_that_dies_is_told_and_replaced(server: Served, client: OpenAI) -> None:
+def test_a_child_that_dies_is_told_and_replaced(server: Served, client: openai.OpenAI) -> None:
     vectors(client, "x")
     [child] = server.children("edgespec.llama.embedding_child")
     child.kill()
@@ -135,7 +134,7 @@ def test_a_server_without_an_embedding_model_says_how_to_have_one(dialects: Serv
 
 
 @pytest.mark.slow
-def test_vectors_are_those_of_llama_server(client: OpenAI, model: Path, tmp_path: Path) -> None:
+def test_vectors_are_those_of_llama_server(client: openai.OpenAI, model: Path, tmp_path: Path) -> None:
     if not PEER:
         pytest.skip("EDGESPEC_TEST_PEER names no llama-server")
     with socket.socket() as free:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import ollama
 import pytest
 from hub_models import model_bytes
+from late import ollama
 from local_hub import LocalHub
 from served import Served, served
 
