@@ -47,6 +47,7 @@ class Embeddings:
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
+        self.size = path.stat().st_size if path else 0  # bytes
         self._child: JsonChild | None = None
         self._turn = asyncio.Lock()
 

@@ -192,7 +192,7 @@ def test_a_pull_tells_how_far_it_is_and_unloading_is_asked_for(tmp_path: Path) -
             served(tmp_path, "--alias", "tiny", **places) as server,
             ollama.Client(host=root(server)) as client,
         ):
-            *told, last = client.pull("acme/Small-GGUF", stream=True)
+            *told, last = client.pull("hf.co/acme/Small-GGUF", stream=True)
             assert last.status == "success", told
             assert any(line.total and line.completed is not None for line in told)
             assert "small:latest" in [model.model for model in client.list().models]

@@ -171,7 +171,7 @@ class OllamaEmbed(BaseModel):
 
 
 class NamedModel(BaseModel):
-    """POST /api/show, /api/pull, DELETE /api/delete. name: the older field."""
+    """POST /api/show and /api/pull. name: the older field."""
 
     model: ModelName = ""
     name: ModelName = ""
@@ -181,7 +181,7 @@ class NamedModel(BaseModel):
         """Returns the name; raises Refusal if there is none."""
         if not (self.model or self.name):
             raise Refusal(400, "model is missing: name one", param="model", code="missing_required_parameter")
-        return self.model or self.name
+        return (self.model or self.name).removeprefix("hf.co/")  # as Ollama names the hub's repositories
 
 
 def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any]:

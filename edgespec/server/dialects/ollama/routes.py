@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +49,6 @@ NEVER_S = 100 * 365 * 86400  # from now, a model that stays loaded expires
 MOST_TOLD = 64  # options of which the person at the terminal is told
 PULSE_S = 0.5  # between two lines of a pull
 GAPS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")  # of a model that fills gaps
-
-
 AT_START = ("num_ctx", "num_batch", "num_gpu", "num_thread", "use_mmap", "main_gpu", "numa")
 
 
@@ -155,11 +154,8 @@ class OllamaDialect:
             return submit.prompt
         earlier = b"".join(await self.answering.worker.spell(context)).decode("utf-8", "replace")
         bos = self.answering.loaded().bos
-        return (
-            earlier.removeprefix(bos) + submit.prompt
-            if not submit.prompt.startswith(bos)
-            else (bos + earlier.removeprefix(bos) + submit.prompt.removeprefix(bos))
-        )
+        begins = bos if submit.prompt.startswith(bos) else ""  # a template may write it, at the start alone
+        return begins + earlier.removeprefix(bos) + submit.prompt.removeprefix(begins)
 
     def _check(self, wanted: OllamaFields) -> None:
         """Refuses a model that is not installed; says once of each option that it means nothing here."""
@@ -181,7 +177,7 @@ class OllamaDialect:
         pairs = self.answering.pairs.known()
         files = [(pair.name, Path(pair.load.target), pair.size) for pair in pairs]
         if path := self.answering.embeddings.path:
-            files.append((path.stem, path, path.stat().st_size))
+            files.append((path.stem, path, self.answering.embeddings.size))
         return {"models": await asyncio.gather(*(asyncio.to_thread(_listed, *file) for file in files))}
 
     async def running(self) -> dict[str, Any]:
@@ -189,7 +185,6 @@ class OllamaDialect:
         now, about = self.answering.worker.status, self.answering.worker.about
         if about is None or now.state != "ready":
             return {"models": []}
-        pair = next(pair for pair in self.answering.pairs.known() if pair.load == now.load)
         until = datetime.now(UTC) + timedelta(seconds=self.answering.settings.idle_s or NEVER_S)
         loaded = {
             "size": about.n_bytes,
@@ -197,7 +192,7 @@ class OllamaDialect:
             "context_length": about.n_ctx,
             "expires_at": until.isoformat(),
         }
-        listed = await asyncio.to_thread(_listed, pair.name, Path(pair.load.target), pair.size)
+        listed = await asyncio.to_thread(_listed, self.answering.name(), Path(now.load.target), about.n_bytes)
         return {"models": [{**listed, **loaded}]}
 
     async def show(self, wanted: NamedModel) -> dict[str, Any]:
@@ -230,7 +225,7 @@ class OllamaDialect:
     async def refused(self, request: Request) -> Response:
         """Refuses what changes or publishes models: their files belong to the hub's cache."""
         raise _not_here(
-            f"{request.url.path} is not supported: `edgespec remove` and `edgespec pull` manage models"
+            f"{request.url.path} is not supported: `edgespec rm` and `edgespec pull` manage models"
         )
 
     async def pull(self, wanted: NamedModel) -> Response:
@@ -255,16 +250,16 @@ def _not_here(sentence: str) -> Refusal:
 
 def _listed(name: str, path: Path, size: int) -> dict[str, Any]:
     """Returns a model as /api/tags lists it."""
-    name = tagged(name)
+    name, changed = tagged(name), _changed(path)
     # programs compare digests to see whether a model has changed
-    digest = hashlib.sha256(f"{name} {size} {path.stat().st_mtime_ns}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{name} {size} {changed}".encode()).hexdigest()
     return {
         "name": name,
         "model": name,
-        "modified_at": _changed(path),
+        "modified_at": changed,
         "size": size,
         "digest": digest,
-        "details": _details(_header(path)),
+        "details": _details(path, changed),
     }
 
 
@@ -277,17 +272,14 @@ def _shown(path: Path, template: str | None) -> dict[str, Any]:
     capable = ["completion", "tools"]
     capable += ["thinking"] if family_of(template).thoughts else []
     capable += ["insert"] if any(header.number(key) is not None for key in GAPS) else []
-    known = {
-        key: value for key, value in header.metadata.items() if isinstance(value, str | int | float | bool)
-    }
-    known.pop("tokenizer.chat_template", None)
+    known = {key: value for key, value in header.metadata.items() if _is_shown(key, value)}
     return {
         "license": header.text("general.license"),
         "modelfile": f"FROM {path.name}\n",
         "parameters": "",
         "template": template,
-        "details": _details(header),
-        "model_info": {**known, "general.parameter_count": n_weights(header)},
+        "details": _details(path, _changed(path)),
+        "model_info": {**known, "general.parameter_count": _n_weights(header)},
         "capabilities": capable,
         "modified_at": _changed(path),
     }
@@ -301,21 +293,29 @@ def _header(path: Path) -> Header | None:
         return None
 
 
-def _details(header: Header | None) -> dict[str, Any]:
+def _is_shown(key: str, value: object) -> bool:
+    """True for what JSON can say in a few words."""
+    short = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return short and key != "tokenizer.chat_template"
+
+
+@lru_cache(maxsize=128)
+def _details(path: Path, changed: str) -> dict[str, Any]:
+    """Returns what lists of models say of a file. changed: when it was, since a list is asked for often."""
+    header = _header(path)
     facts = facts_of(header) if header else None
-    family = facts.architecture if facts else ""
+    family, label = (facts.architecture, facts.size_label) if facts else ("", "")
     return {
         "parent_model": "",
         "format": "gguf",
         "family": family,
         "families": [family],
-        "parameter_size": (facts.size_label if facts else "")
-        or (_rounded(n_weights(header)) if header else ""),
+        "parameter_size": label or (_rounded(_n_weights(header)) if header else ""),
         "quantization_level": facts.quantisation if facts else "",
     }
 
 
-def n_weights(header: Header) -> int:
+def _n_weights(header: Header) -> int:
     return sum(math.prod(tensor.shape) for tensor in header.tensors)
 
 
@@ -325,7 +325,12 @@ def _rounded(n: int) -> str:
 
 
 def _changed(path: Path) -> str:
-    return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat()
+    """Returns when a file was changed, as Ollama writes times; that of a file that is gone is long ago."""
+    try:
+        changed = path.stat().st_mtime
+    except OSError:
+        changed = 0.0
+    return datetime.fromtimestamp(changed, UTC).isoformat()
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
