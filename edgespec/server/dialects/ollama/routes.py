@@ -7,28 +7,25 @@ the list of /api/tags.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import math
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
-from edgespec.chat.families.known import PLAIN, family_of
+from edgespec.chat.families.known import PLAIN
 from edgespec.engine.messages import Submit
 from edgespec.server.answering import Answering, LineStream, with_pair
 from edgespec.server.bodies import CheckedRoute
 from edgespec.server.dialects.embeddings import texts_of
 from edgespec.server.dialects.ollama.answers import NANO, OllamaAnswer, encoded, nothing_said
+from edgespec.server.dialects.ollama.models import listed, shown, tagged
 from edgespec.server.dialects.ollama.requests import (
-    LATEST,
     NamedModel,
     OllamaChat,
     OllamaEmbed,
@@ -40,15 +37,12 @@ from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader, readers
-from edgespec_models.gguf.facts import facts_of
-from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.hub.model_pull import ModelPull
 
 SPOKEN = "0.13.0"  # the version of the API that this follows: clients ask whether a feature is there
 NEVER_S = 100 * 365 * 86400  # from now, a model that stays loaded expires
 MOST_TOLD = 64  # options of which the person at the terminal is told
 PULSE_S = 0.5  # between two lines of a pull
-GAPS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")  # of a model that fills gaps
 AT_START = ("num_ctx", "num_batch", "num_gpu", "num_thread", "use_mmap", "main_gpu", "numa")
 
 
@@ -178,7 +172,7 @@ class OllamaDialect:
         files = [(pair.name, Path(pair.load.target), pair.size) for pair in pairs]
         if path := self.answering.embeddings.path:
             files.append((path.stem, path, self.answering.embeddings.size))
-        return {"models": await asyncio.gather(*(asyncio.to_thread(_listed, *file) for file in files))}
+        return {"models": await asyncio.gather(*(asyncio.to_thread(listed, *file) for file in files))}
 
     async def running(self) -> dict[str, Any]:
         """Lists the loaded pair."""
@@ -192,17 +186,17 @@ class OllamaDialect:
             "context_length": about.n_ctx,
             "expires_at": until.isoformat(),
         }
-        listed = await asyncio.to_thread(_listed, self.answering.name(), Path(now.load.target), about.n_bytes)
-        return {"models": [{**listed, **loaded}]}
+        model = await asyncio.to_thread(listed, self.answering.name(), Path(now.load.target), about.n_bytes)
+        return {"models": [{**model, **loaded}]}
 
     async def show(self, wanted: NamedModel) -> dict[str, Any]:
         """Describes a pair by its target's file."""
         name, embeddings = wanted.called(), self.answering.embeddings
         if embeddings.path and name == embeddings.name:
-            shown = await asyncio.to_thread(_shown, embeddings.path, None)
-            return {**shown, "capabilities": ["embedding"]}
+            model = await asyncio.to_thread(shown, embeddings.path, None)
+            return {**model, "capabilities": ["embedding"]}
         path = Path(self.answering.pairs.named(name).target)
-        return await asyncio.to_thread(_shown, path, self.answering.settings.chat_template)
+        return await asyncio.to_thread(shown, path, self.answering.settings.chat_template)
 
     async def embed(self, wanted: OllamaEmbed, request: Request) -> dict[str, Any]:
         """Returns a vector for each text."""
@@ -239,98 +233,8 @@ class OllamaDialect:
         return JSONResponse(last)
 
 
-def tagged(name: str) -> str:
-    """Returns a pair's name as Ollama writes names: with a tag."""
-    return name if ":" in name else name + LATEST
-
-
 def _not_here(sentence: str) -> Refusal:
     return Refusal(501, sentence, type="not_supported_error", code="unsupported")
-
-
-def _listed(name: str, path: Path, size: int) -> dict[str, Any]:
-    """Returns a model as /api/tags lists it."""
-    name, changed = tagged(name), _changed(path)
-    # programs compare digests to see whether a model has changed
-    digest = hashlib.sha256(f"{name} {size} {changed}".encode()).hexdigest()
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": changed,
-        "size": size,
-        "digest": digest,
-        "details": _details(path, changed),
-    }
-
-
-def _shown(path: Path, template: str | None) -> dict[str, Any]:
-    """Returns what /api/show says of a model's file. template: in place of its own."""
-    header = _header(path)
-    if header is None:
-        raise Refusal(404, f"{path.name} cannot be read: `edgespec doctor` says more", code="model_not_found")
-    template = template or header.text("tokenizer.chat_template")
-    capable = ["completion", "tools"]
-    capable += ["thinking"] if family_of(template).thoughts else []
-    capable += ["insert"] if any(header.number(key) is not None for key in GAPS) else []
-    known = {key: value for key, value in header.metadata.items() if _is_shown(key, value)}
-    return {
-        "license": header.text("general.license"),
-        "modelfile": f"FROM {path.name}\n",
-        "parameters": "",
-        "template": template,
-        "details": _details(path, _changed(path)),
-        "model_info": {**known, "general.parameter_count": _n_weights(header)},
-        "capabilities": capable,
-        "modified_at": _changed(path),
-    }
-
-
-def _header(path: Path) -> Header | None:
-    """Returns a file's header; None if it cannot be read."""
-    try:
-        return read_file(path)
-    except HeaderError:
-        return None
-
-
-def _is_shown(key: str, value: object) -> bool:
-    """True for what JSON can say in a few words."""
-    short = isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
-    return short and key != "tokenizer.chat_template"
-
-
-@lru_cache(maxsize=128)
-def _details(path: Path, changed: str) -> dict[str, Any]:
-    """Returns what lists of models say of a file. changed: when it was, since a list is asked for often."""
-    header = _header(path)
-    facts = facts_of(header) if header else None
-    family, label = (facts.architecture, facts.size_label) if facts else ("", "")
-    return {
-        "parent_model": "",
-        "format": "gguf",
-        "family": family,
-        "families": [family],
-        "parameter_size": label or (_rounded(_n_weights(header)) if header else ""),
-        "quantization_level": facts.quantisation if facts else "",
-    }
-
-
-def _n_weights(header: Header) -> int:
-    return sum(math.prod(tensor.shape) for tensor in header.tensors)
-
-
-def _rounded(n: int) -> str:
-    """Returns a number of weights as Ollama writes it: 7.6B, 135M."""
-    return f"{n / 1e9:.1f}B" if n >= 1e9 else f"{n / 1e6:.0f}M"
-
-
-def _changed(path: Path) -> str:
-    """Returns when a file was changed, as Ollama writes times; that of a file that is gone is long ago."""
-    try:
-        changed = path.stat().st_mtime
-    except OSError:
-        changed = 0.0
-    return datetime.fromtimestamp(changed, UTC).isoformat()
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:
