@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from edgespec.llama.saved import PrefixStore, Saved, same_beginning
+
+on_a_busy_machine = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def tokens(*ids: int) -> bytes:
@@ -63,6 +65,7 @@ def test_what_is_larger_than_the_budget_is_not_kept() -> None:
     assert len(store) == 1 and store.n_bytes == 100
 
 
+@on_a_busy_machine
 @given(
     st.lists(
         st.tuples(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.integers(60, 200), st.booleans()),
@@ -78,6 +81,7 @@ def test_the_budget_is_kept_and_counted_right(puts: list[tuple[list[int], int, b
         assert store.best(one.tokens + tokens(0))[1] >= len(ids), "what was put last is there"
 
 
+@on_a_busy_machine
 @given(st.lists(st.integers(0, 1)), st.lists(st.integers(0, 1)))
 def test_the_beginning_that_two_share(one: list[int], other: list[int]) -> None:
     expected = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
