@@ -7,6 +7,7 @@ import struct
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from edgespec.server.bodies import CheckedRoute
@@ -59,23 +60,21 @@ class EmbeddingDialect:
             router.add_api_route(path, handler, methods=["POST"], response_model=None)
         return router
 
-    async def openai(self, wanted: EmbeddingRequest) -> dict[str, Any]:
+    async def openai(self, wanted: EmbeddingRequest) -> Response:
         """Returns a vector for each text."""
         found = (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
         rows = [self._row(vector, wanted.encoding_format) for vector in found.vectors]
-        return {
-            "object": "list",
-            "data": [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)],
-            "model": self.embeddings.name,
-            "usage": {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens},
-        }
+        data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
+        usage = {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens}
+        # a response of its own: FastAPI would look at each number of a plain value
+        return JSONResponse({"object": "list", "data": data, "model": self.embeddings.name, "usage": usage})
 
-    async def llama_cpp(self, wanted: EmbeddingRequest) -> list[dict[str, Any]]:
+    async def llama_cpp(self, wanted: EmbeddingRequest) -> Response:
         """Returns the same as llama-server does: a list with one row for each text."""
         found = (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
-        return [{"index": i, "embedding": [list(vector)]} for i, vector in enumerate(found.vectors)]
+        return JSONResponse([{"index": i, "embedding": [row]} for i, row in enumerate(found.vectors)])
 
-    def _row(self, vector: tuple[float, ...], how: str) -> list[float] | str:
+    def _row(self, vector: tuple[float, ...], how: str) -> tuple[float, ...] | str:
         if how == "float":
-            return list(vector)
+            return vector
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -198,18 +198,20 @@ class OllamaDialect:
         path = Path(self.answering.pairs.named(name).target)
         return await asyncio.to_thread(shown, path, self.answering.settings.chat_template)
 
-    async def embed(self, wanted: OllamaEmbed, request: Request) -> dict[str, Any]:
+    async def embed(self, wanted: OllamaEmbed, request: Request) -> Response:
         """Returns a vector for each text."""
         texts = texts_of(wanted.input)
         found = await self.answering.embeddings.embedded(texts, truncate=wanted.truncate is not False)
         took = round((time.monotonic() - request.state.began) * NANO)
-        return {
-            "model": tagged(self.answering.embeddings.name),
-            "embeddings": found.shortened(wanted.dimensions).vectors,
-            "total_duration": took,
-            "load_duration": 0,
-            "prompt_eval_count": found.n_tokens,
-        }
+        return JSONResponse(
+            {
+                "model": tagged(self.answering.embeddings.name),
+                "embeddings": found.shortened(wanted.dimensions).vectors,
+                "total_duration": took,
+                "load_duration": 0,
+                "prompt_eval_count": found.n_tokens,
+            }
+        )
 
     async def embed_one(self, wanted: OllamaEmbed) -> dict[str, Any]:
         """Returns the vector of one text, in the older format."""
