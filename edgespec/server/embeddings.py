@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from edgespec.errors import EngineDiedError
 from edgespec.server.refusal import Refusal
@@ -27,8 +28,11 @@ class Embedded:
     vectors: list[tuple[float, ...]]
     n_tokens: int
 
-    def shortened(self, width: int | None) -> Embedded:
+    async def shortened(self, width: int | None) -> Embedded:
         """Returns the first dimensions, again of length 1. Raises Refusal."""
+        return await asyncio.to_thread(self._shortened, width)
+
+    def _shortened(self, width: int | None) -> Embedded:
         full = len(self.vectors[0])
         if width is None or width == full:
             return self
@@ -68,12 +72,8 @@ class Embeddings:
         n_tokens = 0
         for i in range(0, len(texts), AT_ONCE):
             asked = {"file": str(self.path), "texts": list(texts[i : i + AT_ONCE]), "truncate": truncate}
-            async with self._turn:
-                child = self._child = self._child or JsonChild(CHILD, longest_s=LONGEST_S)
-                try:
-                    said = await asyncio.to_thread(child.ask, asked)
-                except EngineDiedError as error:
-                    raise Refusal(500, f"embedding failed: {error}", type="server_error") from None
+            # a client that leaves must not hand the child to the next one before it has answered
+            said = await asyncio.shield(asyncio.ensure_future(self._answer(asked)))
             if "error" in said:
                 wrong = said["setting"]
                 raise Refusal(
@@ -87,6 +87,15 @@ class Embeddings:
             vectors += struct.iter_unpack(f"{said['width']}f", raw)
             n_tokens += sum(said["n_tokens"])
         return Embedded(vectors, n_tokens)
+
+    async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """Asks the child, one question after the other. Raises Refusal."""
+        async with self._turn:
+            child = self._child = self._child or JsonChild(CHILD, longest_s=LONGEST_S)
+            try:
+                return await asyncio.to_thread(child.ask, asked)
+            except EngineDiedError as error:
+                raise Refusal(500, f"embedding failed: {error}", type="server_error") from None
 
     def close(self) -> None:
         """Ends the child, and with it a question that is being answered."""

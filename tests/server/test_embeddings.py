@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
 import subprocess
+import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from served import Served, served, until
 from tiny_gguf import write_llama
 
 from edgespec.llama.model import Model
+from edgespec.server.embeddings import Embeddings
 
 PEER = os.environ.get("EDGESPEC_TEST_PEER")
 TEXTS = ["hello world", "the quick brown fox jumps over the lazy dog", "a", "hello world"]
@@ -124,6 +128,36 @@ def test_a_child_that_dies_is_told_and_replaced(server: Served, client: openai.O
     assert answered.status == 500 and "embedding failed" in answered.error["message"]
     assert vectors(client, "x").shape == (1, 64)
     assert server.chat(max_tokens=2).status == 200, "the engine is another process"
+
+
+def test_who_leaves_does_not_hand_its_answer_to_the_next(model: Path) -> None:
+    """The lock was free while the child still answered, so two questions were in its pipe at once."""
+
+    async def ask() -> None:
+        embeddings = Embeddings(model)
+        try:
+            alone = await embeddings.embedded(["a"])
+            leaving = asyncio.create_task(embeddings.embedded(["word " * 90] * 32))
+            await asyncio.sleep(0.003)
+            leaving.cancel()
+            after = await embeddings.embedded(["a"])
+            assert after.vectors[0] == pytest.approx(alone.vectors[0], abs=1e-3) and len(after.vectors) == 1
+        finally:
+            embeddings.close()
+
+    asyncio.run(ask())
+
+
+def test_many_vectors_keep_nobody_waiting(server: Served, client: openai.OpenAI) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        many = pool.submit(vectors, client, ["word"] * 2000, encoding_format="float")
+        slowest = 0.0
+        while not many.done():
+            began = time.monotonic()
+            assert server.ask("/health").status == 200
+            slowest = max(slowest, time.monotonic() - began)
+        assert many.result().shape == (2000, 64)
+    assert slowest < 5, "far above what it takes on a busy machine"
 
 
 def test_a_server_without_an_embedding_model_says_how_to_have_one(dialects: Served, tmp_path: Path) -> None:

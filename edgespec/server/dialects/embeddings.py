@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
 import struct
+from collections.abc import AsyncIterator, Iterable
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from edgespec.server.bodies import CheckedRoute
@@ -15,6 +19,7 @@ from edgespec.server.dialects.lists import Listed
 from edgespec.server.embeddings import Embeddings, Text
 from edgespec.server.refusal import Refusal
 
+ROWS = 8  # vectors that are written at once
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Input = StrictStr | Listed[TokenId] | Listed[StrictStr] | Listed[Listed[TokenId]]
 
@@ -62,19 +67,39 @@ class EmbeddingDialect:
 
     async def openai(self, wanted: EmbeddingRequest) -> Response:
         """Returns a vector for each text."""
-        found = (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
-        rows = [self._row(vector, wanted.encoding_format) for vector in found.vectors]
-        data = [{"object": "embedding", "index": i, "embedding": row} for i, row in enumerate(rows)]
+        found = await (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
+        rows = (
+            {"object": "embedding", "index": i, "embedding": self._row(vector, wanted.encoding_format)}
+            for i, vector in enumerate(found.vectors)
+        )
         usage = {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens}
-        # a response of its own: FastAPI would look at each number of a plain value
-        return JSONResponse({"object": "list", "data": data, "model": self.embeddings.name, "usage": usage})
+        return in_pieces("data", rows, {"object": "list", "model": self.embeddings.name, "usage": usage})
 
     async def llama_cpp(self, wanted: EmbeddingRequest) -> Response:
         """Returns the same as llama-server does: a list with one row for each text."""
-        found = (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
-        return JSONResponse([{"index": i, "embedding": [row]} for i, row in enumerate(found.vectors)])
+        found = await (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
+        return in_pieces(None, ({"index": i, "embedding": [row]} for i, row in enumerate(found.vectors)), {})
 
     def _row(self, vector: tuple[float, ...], how: str) -> tuple[float, ...] | str:
         if how == "float":
             return vector
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def in_pieces(name: str | None, rows: Iterable[object], beside: dict[str, Any]) -> Response:
+    """Returns rows as JSON, a few at a time: writing millions of numbers at once would keep others waiting.
+
+    name: the field they are, after those in `beside`; None: they are all there is.
+    """
+    head = json.dumps(beside)[:-1] + (", " if beside else "") + f"{json.dumps(name)}: [" if name else "["
+
+    async def pieces() -> AsyncIterator[str]:
+        yield head
+        left, before = iter(rows), ""
+        while some := list(islice(left, ROWS)):
+            yield before + json.dumps(some)[1:-1]
+            before = ", "
+            await asyncio.sleep(0)
+        yield "]}" if name else "]"
+
+    return StreamingResponse(pieces(), media_type="application/json")

@@ -22,7 +22,7 @@ from edgespec.chat.families.known import PLAIN
 from edgespec.engine.messages import Submit
 from edgespec.server.answering import Answering, LineStream, with_pair
 from edgespec.server.bodies import CheckedRoute
-from edgespec.server.dialects.embeddings import texts_of
+from edgespec.server.dialects.embeddings import in_pieces, texts_of
 from edgespec.server.dialects.ollama.answers import NANO, OllamaAnswer, encoded, nothing_said
 from edgespec.server.dialects.ollama.models import listed, shown, tagged
 from edgespec.server.dialects.ollama.requests import (
@@ -202,16 +202,14 @@ class OllamaDialect:
         """Returns a vector for each text."""
         texts = texts_of(wanted.input)
         found = await self.answering.embeddings.embedded(texts, truncate=wanted.truncate is not False)
-        took = round((time.monotonic() - request.state.began) * NANO)
-        return JSONResponse(
-            {
-                "model": tagged(self.answering.embeddings.name),
-                "embeddings": found.shortened(wanted.dimensions).vectors,
-                "total_duration": took,
-                "load_duration": 0,
-                "prompt_eval_count": found.n_tokens,
-            }
-        )
+        short = await found.shortened(wanted.dimensions)
+        beside = {
+            "model": tagged(self.answering.embeddings.name),
+            "total_duration": round((time.monotonic() - request.state.began) * NANO),
+            "load_duration": 0,
+            "prompt_eval_count": found.n_tokens,
+        }
+        return in_pieces("embeddings", short.vectors, beside)
 
     async def embed_one(self, wanted: OllamaEmbed) -> dict[str, Any]:
         """Returns the vector of one text, in the older format."""
