@@ -39,7 +39,7 @@ ROOMS = (
 )
 SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
     {"refusal", "logs", "logprobs", "engine_status", "parent_process", "settings", "pairs", "events"},
-    {"json_body", "presence", "worker_process"},
+    {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},
     {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
@@ -57,7 +57,14 @@ TUI = ("", "faults", "hang_up", "terminal", "endpoint", "sessions", "settings", 
 TUI += ("palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
-LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
+LLAMA |= {
+    "llama.projector",
+    "llama.ggml",
+    "llama.thread_count",
+    "llama.convert_child",
+    "llama.cuts",
+    "llama.embedder",
+}
 LLAMA |= {
     f"llama.heads.{name}"
     for name in (

@@ -68,4 +68,6 @@ def about(pair: Pair) -> Loaded:
         place=pair.place,
         break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
         beyond_trained=pair.beyond_trained or "",
+        reads=pair.reads,
+        no_media=pair.no_media,
     )

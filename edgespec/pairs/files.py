@@ -15,6 +15,7 @@ from edgespec.core.values import FREE
 from edgespec.errors import SettingError
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
+from edgespec.pairs.projector import NONE
 from edgespec.pairs.rope import AS_THE_FILE_SAYS, Rope
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
@@ -100,6 +101,7 @@ def pair_settings(
         cache_ram=cache_ram,
         rope=rope(arguments),
         keep_texts=keep_texts,
+        mmproj=getattr(arguments, "mmproj", NONE),
     )
 
 

@@ -42,6 +42,9 @@ class PairSettings:
     # at most
     cache_ram: int | None = None
     rope: Rope = Rope()  # of the target, and of a draft with the same positions
+    mmproj: str = (
+        "none"  # the projector with which the target reads pictures: a file, or "auto" for one beside
+    )
     keep_texts: int = 0  # bytes of prompts and answers kept for `edgespec distill`, the oldest out
 
     def __post_init__(self) -> None:
