@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import psutil
 import pytest
+import test_heads
 from numpy.typing import NDArray
-from tiny_gguf import write_llama
+from tiny_gguf import write_hybrid, write_llama
 from tiny_projector import Kind, png, write_projector, write_seeing
 
 from edgespec.core import media
@@ -29,6 +31,7 @@ from edgespec.llama.medium import Medium
 from edgespec.llama.model import mtmd_cpp
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
+from edgespec_models.gguf.header import read_file
 
 pytest.importorskip("PIL")
 try:
@@ -279,7 +282,121 @@ def test_lookup_neither_crosses_a_picture_nor_guesses_one() -> None:
     assert not made.tokens  # 5 came once after the picture, which counts as another each time
 
 
-@pytest.fixture
-def many() -> Iterator[np.random.Generator]:
-    """Damages files, the same each time."""
-    yield np.random.default_rng(7)
+HEADS = (test_heads.mtp, test_heads.hybrid, test_heads.two_blocks)
+HEADS += (test_heads.eagle, test_heads.dflash, test_heads.assistant)
+
+
+@pytest.mark.parametrize("write", HEADS, ids=lambda write: write.__name__)
+def test_heads_guess_behind_a_picture(
+    write: Callable[[Path], tuple[Path, Path | None]], tmp_path: Path
+) -> None:
+    """They begin behind the last one; texts and seeds are those without."""
+    target, head = write(tmp_path)
+    width = read_file(target).of_architecture("embedding_length")
+    projector = write_projector(tmp_path / "mmproj.gguf", "gemma3", width or 0)
+    parts = (" the people", PICTURE, " the time", OTHER, " the people and the")
+    texts: list[dict[str, list[int]]] = []
+    for draws in (0, 4):
+        with loaded((target, projector), head, slots=2, head=bool(draws)) as pair:
+            tokens, held = prompt(pair, *parts)
+            how = {"draft_length": draws, "drafter": "auto" if draws else "none"}
+            asked = {"greedy": (tokens, replace(PLAIN, **how)), "seeded": (tokens, replace(SEEDED, **how))}
+            engine = Engine(pair, slots=2)
+            for _ in range(2):
+                said, drafted, _ = answered(engine, asked)
+                texts.append(said)
+                assert bool(drafted) == bool(draws) and held
+    assert texts[0] == texts[1] == texts[2] == texts[3]
+
+
+def test_a_hybrid_goes_back_behind_a_picture(tmp_path: Path) -> None:
+    """Its recurrent state is a checkpoint's, whose position follows from the cells before it."""
+    target = write_hybrid(tmp_path / "hybrid.gguf")
+    files = target, write_projector(tmp_path / "mmproj.gguf", "gemma3", 64)
+    with loaded(files) as pair:
+        tokens, held = prompt(pair, " the people", PICTURE, " the people and the people and the")
+        right = [token for round_ in pair.generate(tokens, PLAIN) for token in round_.tokens]
+        for drafter in ("lookup", "none"):
+            request = replace(PLAIN, drafter=drafter, draft_length=4)
+            for cut in (0, 3):
+                said = pair.generate(
+                    np.append(tokens[: tokens.size - cut], tokens[tokens.size - cut :]), request
+                )
+                assert [token for round_ in said for token in round_.tokens] == right
+        assert held
+
+
+def damaged(rng: np.random.Generator, whole: Sequence[bytes]) -> bytes:
+    """Returns a picture, cut, mutated, with a piece doubled or another's middle."""
+    file = bytearray(whole[rng.integers(len(whole))])
+    at, n = int(rng.integers(len(file))), int(rng.integers(1, 40))
+    match int(rng.integers(5)):
+        case 0:
+            del file[at:]
+        case 1:
+            del file[at : at + n]
+        case 2:
+            file[at : at + n] = rng.bytes(n)
+        case 3:
+            file[at:at] = file[max(0, at - n) : at] * 3
+        case _:
+            file[at:] = whole[rng.integers(len(whole))][at:]
+    return bytes(file)
+
+
+def pictures() -> list[bytes]:
+    """Returns the same small picture in every format."""
+    from io import BytesIO
+
+    from PIL import Image
+
+    found = []
+    image = Image.open(BytesIO(png(64, 48)))
+    for name, how in (
+        ("PNG", {}),
+        ("JPEG", {"exif": b"Exif\0\0MM\0*"}),
+        ("WEBP", {}),
+        ("GIF", {}),
+        ("BMP", {}),
+    ):
+        file = BytesIO()
+        image.save(file, name, **how)
+        found.append(file.getvalue())
+    return found
+
+
+@pytest.mark.parametrize("n", [30, pytest.param(500, marks=pytest.mark.slow)])
+def test_damaged_pictures_cost_a_sentence(n: int, tmp_path: Path) -> None:
+    """No process ends, and memory stays where it was."""
+    rng, whole = np.random.default_rng(n), pictures()
+    target, projector = write_seeing(tmp_path, "gemma3")
+    with MediaReader(projector, target, on_gpu=False) as reader:
+        for file in whole:
+            assert reader.pieces(Attachment("picture", file))
+        decoder, read = reader._decoder, 0
+        assert decoder
+        for _ in range(n):
+            try:
+                read += bool(reader.pieces(Attachment("picture", damaged(rng, whole))))
+            except SettingError as refused:
+                assert str(refused).startswith("the picture ") and "\n" not in str(refused)
+        assert reader._decoder is decoder and decoder.runs()
+        assert psutil.Process(decoder.pid).memory_info().rss < 2**28
+        assert 0 < read < n
+        assert reader.pieces(PICTURE)
+
+
+def test_a_picture_is_read_upright_and_a_huge_one_smaller(files: tuple[Path, Path]) -> None:
+    from io import BytesIO
+
+    from PIL import Image
+
+    image = Image.new("RGB", (40, 20), (200, 10, 10))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    turned, huge = BytesIO(), BytesIO()
+    image.save(turned, "JPEG", exif=exif)
+    Image.new("L", (9000, 30)).save(huge, "PNG")
+    with MediaReader(files[1], files[0], on_gpu=False) as reader:
+        assert reader._decoded(turned.getvalue()).startswith("20 40 ")
+        assert reader._decoded(huge.getvalue()).startswith("4096 14 ")

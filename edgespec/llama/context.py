@@ -309,7 +309,7 @@ class Context:
             raise SettingError(f"token {wrong} does not exist: the model has {self.model.n_vocab:,} tokens")
         if 4 * keep < len(seq.tokens):
             self._rewind(want.seq, keep)
-        if media:
+        if media or seq.held < keep:  # it went back further
             self._read_media(want)
         if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq:
             settled = min(want.tokens.size, want.tokens.size + len(want.tail) - want.rows)
