@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import struct
 import zlib
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from gguf import GGUFWriter
@@ -107,3 +108,19 @@ def png(width: int = 160, height: int = 96, colour: tuple[int, int, int] = (220,
         + chunk(b"IDAT", zlib.compress(lines))
         + chunk(b"IEND", b"")
     )
+
+
+def encoded(file: bytes) -> str:
+    """Return a file in base64."""
+    return base64.b64encode(file).decode()
+
+
+def url(file: bytes) -> str:
+    """Return a PNG file as a data URL."""
+    return f"data:image/png;base64,{encoded(file)}"
+
+
+def message(text: str, *files: bytes) -> list[dict[str, Any]]:
+    """Return a conversation of one message, pictures and a text, as OpenAI has it."""
+    pictures = [{"type": "image_url", "image_url": {"url": url(file), "detail": "high"}} for file in files]
+    return [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]

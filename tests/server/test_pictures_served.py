@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from late import anthropic, ollama, openai
 from served import Served, served
-from tiny_projector import png, write_projector
+from tiny_projector import encoded, message, png, url, write_projector
 
 from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.model import mtmd_cpp
@@ -26,19 +24,6 @@ TEXT = "What colour is it?"
 HOW = {"temperature": 0, "seed": 1, "max_tokens": 12}
 
 
-def encoded(file: bytes) -> str:
-    return base64.b64encode(file).decode()
-
-
-def url(file: bytes) -> str:
-    return f"data:image/png;base64,{encoded(file)}"
-
-
-def message(*files: bytes, text: str = TEXT) -> list[dict[str, Any]]:
-    pictures = [{"type": "image_url", "image_url": {"url": url(file), "detail": "high"}} for file in files]
-    return [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]
-
-
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("seeing")
@@ -51,8 +36,8 @@ def test_all_dialects_send_the_same_picture(server: Served) -> None:
     """Each client's own way leads to the same prompt, which is read once."""
     model = "embedded"
     with openai.OpenAI(base_url=server.url, api_key="none") as client:
-        first = client.chat.completions.create(model=model, messages=message(png()), **HOW)
-        again = client.chat.completions.create(model=model, messages=message(png()), **HOW)
+        first = client.chat.completions.create(model=model, messages=message(TEXT, png()), **HOW)
+        again = client.chat.completions.create(model=model, messages=message(TEXT, png()), **HOW)
         parts = [{"type": "input_image", "image_url": url(png())}, {"type": "input_text", "text": TEXT}]
         said = client.responses.create(
             model=model, input=[{"role": "user", "content": parts}], max_output_tokens=12, temperature=0
@@ -93,7 +78,7 @@ def test_llama_servers_own_way(server: Served) -> None:
 def test_guesses_go_on_behind_a_picture(server: Served) -> None:
     """A draft and lookup guess, and the text is the one without them."""
     asked = {
-        "messages": message(png(), png(64, 64), text="def first(x):\n    return x\n\ndef first(x):"),
+        "messages": message("def first(x):\n    return x\n\ndef first(x):", png(), png(64, 64)),
         **HOW,
     }
     asked["max_tokens"] = 48
