@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from edgespec.chat.fill_in import FillTokens
 from edgespec.core.request import Request
 from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
+from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.settings import PairSettings
 
 Stage = Literal["target", "draft", "caches", "measuring"]
@@ -146,6 +147,7 @@ class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     fill: FillTokens | None  # None where it cannot
     place: str = ""  # which graphics cards evaluate, in words; "" if the processor does all of it
     break_even: BreakEven | None = None
+    adapters: tuple[Adapter, ...] = ()
     beyond_trained: str = ""  # a warning, if the context is longer than what the target was trained for
 
 

@@ -20,6 +20,7 @@ from edgespec.core.values import ModelName
 from edgespec.engine.slots import Cache, Slot
 from edgespec.errors import EngineError
 from edgespec.llama.saved import PrefixStore, Saved, same_beginning
+from edgespec.pairs.adapters import Scales
 
 WORTH_MOVING = 64  # tokens: fewer are evaluated as quickly, and keep the arithmetic as it is alone
 MOSTLY = 0.5  # a slot of which less would be reused is not overwritten if another can be
@@ -39,20 +40,24 @@ class Prefixes:
         contexts: Mapping[ModelName, Cache],
         store: PrefixStore | None,
         chunk: int = 512,
+        own: Scales = (),
     ) -> None:
-        """chunk: tokens of a prompt that are read at once."""
+        """chunk: tokens of a prompt that are read at once. own: the scales of the pair's adapters; only what
+        was read with these is moved to host memory."""
+        self._own = own
         self._slots, self._contexts, self.store, self._chunk = slots, contexts, store, chunk
         self._unmoved = -1  # when the slot was used last whose text is too long for the store
 
-    def place_fresh(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+    def place_fresh(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> tuple[Slot, int]:
         """Returns what `place` does, for a prompt that may reuse only chunks read from nothing.
 
         Other tokens were evaluated in other company, and differ in last digits from a fresh reading.
         """
         free = [slot for slot in self._slots if not slot.running]
-        best = max(free, key=lambda slot: (self._whole(slot, prompt), not slot.holds, -slot.used))
-        n = self._whole(best, prompt)
+        best = max(free, key=lambda slot: (self._whole(slot, prompt, adapters), not slot.holds, -slot.used))
+        n = self._whole(best, prompt, adapters)
         self.keep(best)
+        self._adapt(best, adapters)
         target = self._contexts["target"]
         target.cut(best.seq, n)
         if target.held(best.seq).size != n:
@@ -60,40 +65,48 @@ class Prefixes:
         best.whole = self._held("target", best)
         return best, best.whole
 
-    def _whole(self, slot: Slot, prompt: NDArray[np.int32]) -> int:
+    def _whole(self, slot: Slot, prompt: NDArray[np.int32], adapters: Scales) -> int:
         """Returns how many tokens of a prompt a slot holds in the chunks of a reading from nothing."""
+        if slot.adapters != adapters:
+            return 0
         shared = min(slot.whole, same_beginning(self._tokens(slot), prompt.tobytes()))
         n = 0
         while n + self._chunk <= shared and chunk_of(prompt.size - n, self._chunk) == self._chunk:
             n += self._chunk
         return min(n, prompt.size - 1) // self._chunk * self._chunk
 
-    def place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+    def place(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> tuple[Slot, int]:
         """Returns a free slot for a prompt, and how many of its tokens the target holds there now."""
-        slot, cached = self._place(prompt)
+        slot, cached = self._place(prompt, adapters)
         slot.whole = min(slot.whole, cached // self._chunk * self._chunk)
         return slot, cached
 
-    def _place(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+    def _place(self, prompt: NDArray[np.int32], adapters: Scales) -> tuple[Slot, int]:
         free = [slot for slot in self._slots if not slot.running]
-        own = {slot: self._spared("target", slot, prompt) for slot in self._slots}
+        own = {
+            slot: self._spared("target", slot, prompt) if slot.adapters == adapters else 0
+            for slot in self._slots
+        }
         best = max(free, key=lambda slot: (own[slot], self._spared_draft(slot, prompt, own), -slot.used))
         held = self._held("target", best)
         stays = own[best] > MOSTLY * held or held < WORTH_MOVING  # so few are not worth keeping
         source = max(self._slots, key=lambda slot: own[slot])
-        saved, n_saved = self.store.best(prompt.tobytes()) if self.store else (None, 0)
+        store = self.store if adapters == self._own else None
+        saved, n_saved = store.best(prompt.tobytes()) if store else (None, 0)
         most = max(own[source], n_saved)
         if most < own[best] + WORTH_MOVING and (stays or most < WORTH_MOVING):
             if not stays:
                 best = self._least_missed(free)
                 if self._held("target", best) >= WORTH_MOVING:
                     self.keep(best)
+            self._adapt(best, adapters)
             return best, self._spared("target", best, prompt)
         into = self._least_missed([slot for slot in free if slot is not source] or free)
         restores = saved if n_saved > own[source] else None
         if restores and self.store:
             self.store.use(restores)  # first: saving may push out the least recently used
         self.keep(into)
+        self._adapt(into, adapters)
         into.whole = 0  # its new content was evaluated elsewhere
         if restores:
             for name, context in self._contexts.items():
@@ -107,24 +120,31 @@ class Prefixes:
         into.holds = True
         return into, self._spared("target", into, prompt)
 
-    def is_being_read(self, prompt: NDArray[np.int32]) -> bool:
+    def _adapt(self, slot: Slot, adapters: Scales) -> None:
+        """Gives a slot to a request with these adapters: what the target read with others goes."""
+        if slot.adapters != adapters:
+            slot.adapters, slot.whole = adapters, 0
+            self._contexts["target"].clear(slot.seq)
+
+    def is_being_read(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> bool:
         """Returns whether a running slot is about to hold so much of a prompt that waiting for it pays."""
         if not self._contexts["target"].batches:  # recurrent state is not shared
             return False
-        reading = [slot for slot in self._slots if slot.running and slot.request.reading]
+        slots = [slot for slot in self._slots if slot.adapters == adapters]
+        reading = [slot for slot in slots if slot.running and slot.request.reading]
         if not reading:
             return False
         tokens = prompt[:-1].tobytes()
-        held = {slot: same_beginning(self._tokens(slot), tokens) for slot in self._slots}
+        held = {slot: same_beginning(self._tokens(slot), tokens) for slot in slots}
         coming = {slot: same_beginning(slot.request.ask.tokens.tobytes(), tokens) for slot in reading}
         reader = max(reading, key=coming.__getitem__)
-        elsewhere = max((held[slot] for slot in self._slots if slot is not reader), default=0)
+        elsewhere = max((held[slot] for slot in slots if slot is not reader), default=0)
         return coming[reader] > held[reader] and coming[reader] >= elsewhere + WORTH_MOVING
 
     def keep(self, slot: Slot) -> None:
         """Saves what a slot holds, if that is worth it and not done yet."""
         store = self.store
-        if store is None:
+        if store is None or slot.adapters != self._own:
             return
         tokens = self._tokens(slot)
         if len(tokens) < 4 * WORTH_MOVING or store.holds(tokens):
@@ -153,7 +173,8 @@ class Prefixes:
         The last one stays, because it is the likeliest to continue; and all stay if half of the memory is
         taken, because what was saved before is worth as much.
         """
-        holding = sorted((s for s in self._slots if not s.running and s.holds), key=lambda s: s.used)
+        idle = (slot for slot in self._slots if not slot.running and slot.holds)
+        holding = sorted((slot for slot in idle if slot.adapters == self._own), key=lambda slot: slot.used)
         if self.store is None or 2 * self.store.n_bytes > self.store.budget or len(holding) < 2:
             return False
         slot, tokens = holding[0], self._tokens(holding[0])

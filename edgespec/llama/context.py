@@ -46,6 +46,7 @@ from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, keeps_order, new_context
 from edgespec.llama.thread_count import Threads
+from edgespec.pairs.adapters import Scales
 from edgespec.pairs.settings import whole
 
 __all__ = ["Context", "ContextSettings"]
@@ -90,7 +91,7 @@ class Context:
     def __init__(self, model: Model, settings: ContextSettings) -> None:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
         self.model, self.settings = model, settings
-        self.n_ctx = settings.n_ctx
+        self.n_ctx, self.adapters = settings.n_ctx, Scales()
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._handle: Any = new_context(model, settings)
         self._memory: Any = C.llama_get_memory(self._handle)
@@ -164,6 +165,18 @@ class Context:
         """Returns whether tokens that nobody wanted leave its memory again for nothing."""
         alone = len(self._sequences) == 1 or not self.model.window  # no other takes cells behind a window
         return alone and not self.model.has_recurrent_state and self.model.architecture not in FIRST_ROWS
+
+    def adapt(self, scales: Scales) -> None:
+        """Evaluates with the adapters in these scales from now on; what is held stays as it was read."""
+        if scales != self.adapters:
+            n = len(self.model.adapters)
+            assert len(scales) == n
+            pointers, factors = (
+                (C.llama_adapter_lora_p_ctypes * n)(*self.model.adapters),
+                (ctypes.c_float * n)(*scales),
+            )
+            C.llama_set_adapters_lora(self._handle, pointers, n, factors)
+            self.adapters = scales
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from edgespec.chat.well_known import well_known
 from edgespec.core.values import FREE
 from edgespec.errors import SettingError
+from edgespec.pairs.adapters import parse_adapters
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
 from edgespec.pairs.placement import Placement, placement
@@ -95,6 +96,7 @@ def pair_settings(
         n_gpu_layers=arguments.gpu_layers,
         placement=placement_of(arguments),
         draft_placement=placement_of(arguments, "_draft"),
+        adapters=parse_adapters(arguments.lora),
         rpc=machines(arguments),
         tensor_split=tensor_split(arguments),
         remember=remember,

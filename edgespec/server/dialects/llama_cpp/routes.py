@@ -17,6 +17,7 @@ from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
@@ -29,7 +30,7 @@ from edgespec.server.dialects.llama_cpp.requests import (
     llama_submits,
 )
 from edgespec.server.dialects.openai.answers import FINGERPRINT
-from edgespec.server.dialects.openai.requests import ChatRequest, unsupported
+from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of, unsupported
 from edgespec.server.filling import FillIn, fill_tokens
 from edgespec.server.refusal import Refusal, closed
 
@@ -48,6 +49,8 @@ class LlamaCppDialect(Dialect):
             ("POST", "/detokenize", self.detokenize),
             ("POST", "/apply-template", self.apply_template),
             ("GET", "/props", self.props),
+            ("GET", "/lora-adapters", self.adapters),
+            ("POST", "/lora-adapters", self.set_adapters),
             ("GET", "/slots", self.closed if self.answering.settings.no_slots else self.slots),
             ("POST", "/slots/{slot}", self.slot_action),
         )
@@ -204,6 +207,29 @@ class LlamaCppDialect(Dialect):
                 for i in range(about.slots)
             ]
         )
+
+    @with_pair
+    async def adapters(self) -> Response:
+        """Lists the LoRA adapters, with the scales of requests that name none."""
+        adapters, scales = self.answering.loaded().adapters, self.answering.scales()
+        return JSONResponse(
+            [
+                {
+                    "id": i,
+                    "path": Path(one.path).name,
+                    "scale": scale,
+                    "task_name": "",
+                    "prompt_prefix": "",
+                }
+                for i, (one, scale) in enumerate(zip(adapters, scales, strict=True))
+            ]
+        )
+
+    @with_pair
+    async def set_adapters(self, wanted: Listed[AdapterScale]) -> dict[str, bool]:
+        """Sets the scales of requests that name none; adapters that are not listed get 0."""
+        self.answering.set_scales(scales_of(wanted, self.answering.scales(), param=None))
+        return {"success": True}
 
     async def closed(self) -> Response:
         """Refuses to show slots, because the server was started with --no-slots."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -19,6 +19,7 @@ from edgespec.core.values import LONGEST_DRAFT, DrafterName
 from edgespec.engine.messages import Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
+from edgespec.pairs.adapters import Scales
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.numbers import Number, with_numbers
@@ -49,6 +50,24 @@ class Speculation(BaseModel):
     draft_length: Annotated[StrictInt, Field(ge=0, le=LONGEST_DRAFT)] | None = None
     events: StrictBool = False
     lane: Annotated[StrictStr, Field(max_length=64)] = ""
+
+
+class AdapterScale(BaseModel):
+    """How much of a LoRA adapter is added. id: its place among the pair's."""
+
+    id: Annotated[StrictInt, Field(ge=0)]
+    scale: Annotated[Number, Field(ge=-1e6, le=1e6)] = 0.0
+
+
+def scales_of(listed: Sequence[AdapterScale], now: Scales, *, param: str | None = "lora") -> Scales:
+    """Returns the scale of each adapter, 0 of those not listed. now: the present ones. Raises Refusal."""
+    given = {adapter.id: float(adapter.scale) for adapter in listed}
+    wrong = next((i for i in given if i >= len(now)), None)
+    if wrong is not None:
+        has = f"{len(now)} adapters" if now else "no adapters"
+        sentence = f"there is no LoRA adapter {wrong}: the model was loaded with {has} (--lora)"
+        raise Refusal(400, sentence, param=param, code="invalid_value")
+    return tuple(given.get(i, 0.0) for i in range(len(now)))
 
 
 class SharedFields(BaseModel):
@@ -86,6 +105,7 @@ class GenerationRequest(FormFields):
     cache_prompt: StrictBool | None = None  # llama-server's: false reads the prompt anew
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
+    lora: Annotated[Listed[AdapterScale], Field(max_length=64)] | None = None  # llama-server's
     edgespec: Speculation | None = None
 
     @property
@@ -194,6 +214,7 @@ class GenerationRequest(FormFields):
             shown=shown,
             ignore_eos=bool(self.ignore_eos),
             fresh=defaults.fresh if self.cache_prompt is None else not self.cache_prompt,
+            adapters=scales_of(self.lora, defaults.adapters) if self.lora else defaults.adapters,
             lane=how.lane,
         )
         return [
