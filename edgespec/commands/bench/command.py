@@ -242,6 +242,7 @@ def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> 
         kv_type=arguments.kv_type,
         draft_kv_type=arguments.draft_kv_type,
         rope=tuple(pair.settings.rope.flags()),
+        rules=pair.settings.placement.rules,
     )
 
 
