@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
-    from edgespec.client.answer import AnswerOptions, Ended, Told
+    from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
     from edgespec.client.attach import attach
     from edgespec.client.client import Client
     from edgespec.core.request import Request
@@ -47,7 +47,7 @@ __all__ = [
     "Round",
     "Sampling",
     "Statistics",
-    "Told",
+    "StreamedRound",
     "attach",
     "generate",
     "load",
@@ -67,7 +67,7 @@ _PLACES = {
     "Round": "core.values",
     "Sampling": "sampling.sampler",
     "Statistics": "core.stats",
-    "Told": "client.answer",
+    "StreamedRound": "client.answer",
     "attach": "client.attach",
     "generate": "engine.generation",
 }

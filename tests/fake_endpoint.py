@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edgespec.client.answer import AnswerOptions, Ended, Info, Told
+from edgespec.client.answer import AnswerOptions, Ended, Info, StreamedRound
 from edgespec.client.attach import OnProgress
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError
@@ -25,7 +25,9 @@ FAKE = Info(
 )
 
 
-def rounds_of(text: str, *, per_round: int = 3, drafted: int = 4, source: str = "model") -> list[Told]:
+def rounds_of(
+    text: str, *, per_round: int = 3, drafted: int = 4, source: str = "model"
+) -> list[StreamedRound]:
     """Returns a text as rounds: words of it are tokens, all of a round but its last were guessed."""
     words = [word + " " for word in text.split(" ")]
     words[-1] = words[-1][:-1]
@@ -35,7 +37,7 @@ def rounds_of(text: str, *, per_round: int = 3, drafted: int = 4, source: str = 
         sources = (*(source for _ in pieces[1:]), "target")
         tokens = tuple(range(i, i + len(pieces)))
         round_ = Round(tokens, "".join(pieces), drafted, len(pieces) - 1, sources, gain=1.6)
-        told.append(Told(round_, 0.0, pieces))
+        told.append(StreamedRound(round_, 0.0, pieces))
     if told:
         told[-1] = replace(told[-1], round=told[-1].round._replace(finish="stop"))
     return told
@@ -49,7 +51,7 @@ class FakeEndpoint:
     the same words come one a round, at `plain_tok_per_s`.
     """
 
-    answers: Sequence[str | Sequence[Told] | EdgeSpecError] = ("An answer.",)
+    answers: Sequence[str | Sequence[StreamedRound] | EdgeSpecError] = ("An answer.",)
     tok_per_s: float | None = None
     plain_tok_per_s: float | None = None
     info: Info = FAKE
@@ -118,12 +120,12 @@ class FakeEndpoint:
         self.closed = True
 
 
-def _one_by_one(rounds: Iterable[Told]) -> Iterable[Told]:
+def _one_by_one(rounds: Iterable[StreamedRound]) -> Iterable[StreamedRound]:
     for told in rounds:
         for token, piece in zip(told.round.tokens, told.pieces, strict=True):
             last = token == told.round.tokens[-1]
             finish = told.round.finish if last else None
-            yield Told(Round((token,), piece, 0, 0, ("target",), finish), 0.0, (piece,))
+            yield StreamedRound(Round((token,), piece, 0, 0, ("target",), finish), 0.0, (piece,))
 
 
 def _size(messages: Sequence[Message]) -> int:

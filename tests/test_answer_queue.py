@@ -13,7 +13,7 @@ from fake_endpoint import FAKE, FakeEndpoint
 from test_tui_chat import Slow, on_a_loop
 from tui_driver import Driven, driven
 
-from edgespec.client.answer import AnswerOptions, Ended, Reading, Told
+from edgespec.client.answer import AnswerOptions, Ended, Reading, StreamedRound
 from edgespec.client.attach import OnProgress, Progress
 from edgespec.core.values import Round
 from edgespec.errors import EndpointError, EngineDiedError
@@ -36,7 +36,7 @@ class Reads(FakeEndpoint):
         self, messages: Sequence[Message], options: AnswerOptions
     ) -> AsyncGenerator[StreamEvent, None]:
         assert options.progress and options.body(messages, ours=True)["return_progress"]
-        yield Told(Round((), "", 0, 0, ()), 0.0, reading=Reading(5300, 1300, 300, 2.5))
+        yield StreamedRound(Round((), "", 0, 0, ()), 0.0, reading=Reading(5300, 1300, 300, 2.5))
         await self.let.wait()
         async for event in super().answer(messages, options):
             yield event

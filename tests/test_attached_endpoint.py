@@ -21,7 +21,7 @@ import psutil
 import pytest
 from tui_driver import driven
 
-from edgespec.client.answer import AnswerOptions, Ended, EngineState, Told
+from edgespec.client.answer import AnswerOptions, Ended, EngineState, StreamedRound
 from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
 from edgespec_tui.app import ChatApp
@@ -36,7 +36,7 @@ GREEDY = AnswerOptions(sampling={"temperature": 0.0}, max_tokens=24)
 
 async def heard(endpoint: AttachedEndpoint, options: AnswerOptions = GREEDY) -> tuple[str, list[StreamEvent]]:
     events = [event async for event in endpoint.answer(HELLO, options)]
-    return "".join(h.round.text for h in events if isinstance(h, Told)), events
+    return "".join(h.round.text for h in events if isinstance(h, StreamedRound)), events
 
 
 def worker_of(server: psutil.Process) -> psutil.Process:
@@ -68,7 +68,7 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
         ended = events[-1]
         assert isinstance(ended, Ended) and ended.prompt_tokens == count and ended.ttft_s
         assert ended.finish in ("stop", "length") and ended.n_tokens and ended.tok_per_s
-        assert text and all(isinstance(h, Told) for h in events[:-1])
+        assert text and all(isinstance(h, StreamedRound) for h in events[:-1])
         plain, _ = await heard(endpoint, replace(GREEDY, speculation=False))
         assert plain == text
 
@@ -228,7 +228,7 @@ def test_a_server_that_goes_away_in_the_middle_is_told_and_what_came_is_kept() -
         came = []
         with pytest.raises(EndpointError, match="in the middle of its answer"):
             async for event in endpoint.answer(HELLO, AnswerOptions()):
-                assert isinstance(event, Told)
+                assert isinstance(event, StreamedRound)
                 came.append(event.round.text)
         return came
 

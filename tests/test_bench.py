@@ -44,6 +44,10 @@ def test_a_run_on_the_embedded_pair(tmp_path: Path) -> None:
     assert got["settings"]["threads"] == 1 and got["settings"]["sampling"]["temperature"] > 0
     assert got["command"].startswith("edgespec bench --threads 1 -n 8")
     assert got["machine"]["llama-cpp-python"] and got["machine"]["processor"]
+    assert got["build"]["features"] and got["place"] == "processor"
+    assert [device["name"] for device in got["build"]["devices"]] == ["CPU"]
+    assert got["layers"] == {"target": {"CPU": 11}, "draft": {"CPU": 3}}
+    assert 1 in got["costs"]["target"]["measured"] and got["costs"]["draft"]["seconds"]["1"] > 0
     for line in out.splitlines():
         assert len(line) <= 80, line
     assert "95 % interval" in out and "| is plain decoding" in out

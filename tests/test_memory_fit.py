@@ -15,7 +15,14 @@ LAYERS = 32  # of the target, and one for the output
 KV = {None: 1.0, "f16": 1.0, "q8_0": 17 / 32}
 
 
-def asks(model: Literal["target", "draft"], *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
+def asks(
+    model: Literal["target", "draft"],
+    *,
+    n_gpu_layers: int,
+    n_ctx: int,
+    kv_type: str | None,
+    cpu_moe: tuple[int, ...] | None = None,
+) -> Need:
     """A target of 8 GiB with 1 GiB of cache per 8,192 tokens; a draft of an eighth of it."""
     layers, size = (LAYERS + 1, 8 * GIB) if model == "target" else (9, GIB)
     on_card = layers if n_gpu_layers == ALL else min(n_gpu_layers, layers)
@@ -30,7 +37,14 @@ def asks(model: Literal["target", "draft"], *, n_gpu_layers: int, n_ctx: int, kv
     )
 
 
-def on_cpu(model: Literal["target", "draft"], *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
+def on_cpu(
+    model: Literal["target", "draft"],
+    *,
+    n_gpu_layers: int,
+    n_ctx: int,
+    kv_type: str | None,
+    cpu_moe: tuple[int, ...] | None,
+) -> Need:
     return Need({RAM: asks(model, n_gpu_layers=n_gpu_layers, n_ctx=n_ctx, kv_type=kv_type).parts}, 33)
 
 

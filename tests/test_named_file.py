@@ -30,7 +30,6 @@ FLAGS = (
     ("serve", "--api-key-file"),
     ("serve", "--config"),
     ("bench", "--prompts"),
-    ("bench", "--compare"),
     ("chat", "--api-key-file", "--endpoint", "127.0.0.1:1"),
 )
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import tiny_gguf
 from fake_machine import free_address
 from served import Served, served, until
 
 from edgespec.core.request import Request
 from edgespec.engine.pair import Pair
+from edgespec.llama.model import listening
 from edgespec.llama.remote import has_rpc
 from edgespec.memory.at_load import pair_fit
+from edgespec.pairs.placement import ALL_LAYERS, Placement
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.system.machines import absent, ask
@@ -38,6 +42,8 @@ GREEDY, SEEDED = Sampling(temperature=0), Sampling(temperature=0.8)
 SHAPE = ModelShape(n_vocab=8192, d=640, layers=14, n_head=10, n_kv=5, head_dim=64, ffn=1280)
 SMALL = ModelShape(n_vocab=8192, d=192, layers=4, n_head=4, n_kv=4, head_dim=64, ffn=512)
 Files = tuple[Path, Path]
+PLACEMENTS = (Placement(ALL_LAYERS), Placement((1,)), Placement(None, (("attn_(q|k|v)", "CPU"),)))
+MIXTURES = (tiny_gguf.write_experts,)
 
 
 @dataclass(slots=True)
@@ -124,6 +130,32 @@ def test_llama_cpp_says_what_a_target_takes_on_each_machine(
     weights = [fit.choice.needs["target"].devices[machine].weights for machine in machines]
     assert fit.fits and weights[1] > weights[0] > 0
     assert set(fit.choice.needs["draft"].devices) == {RAM}
+
+
+@pytest.mark.parametrize("write", MIXTURES, ids=lambda write: write.__name__)
+@pytest.mark.parametrize("placed", PLACEMENTS, ids=["all experts here", "one layer's", "attention"])
+def test_experts_stay_here_while_the_rest_is_on_a_card(
+    write: Callable[[Path], Path], placed: Placement, machines: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The machine stands in for a card. What was planned is what each place then holds."""
+    model = write(tmp_path / "mixture.gguf")
+    request = Request(sampling=GREEDY, max_tokens=32, seed=7, drafter="lookup", draft_length=None)
+
+    def text(settings: PairSettings) -> str:
+        with Pair(model, None, settings) as pair:
+            prompt = pair.prompt_tokens(PROMPTS[0])
+            return "".join(round_.text for round_ in pair.generate(prompt, request))
+
+    here = PairSettings(n_ctx=128, threads=1, remember=False)
+    there = replace(here, rpc=machines[:1], placement=placed)
+    plain = text(here)
+    with listening() as said:
+        assert text(there) == plain
+    held = re.findall(r"load_tensors: +RPC\S* model buffer size = +([0-9.]+) MiB", "\n".join(said))
+    need = pair_fit(model, None, there).choice.needs["target"]
+    weights = {name: parts.weights for name, parts in need.devices.items()}
+    assert weights[machines[0]] / 2**20 == pytest.approx(sum(map(float, held)), rel=0.02, abs=0.011)
+    assert 0 < weights[RAM] and sum(weights.values()) < model.stat().st_size
 
 
 def test_the_other_machine_is_there_again_for_the_next(tiny_target: Path, machines: tuple[str, ...]) -> None:

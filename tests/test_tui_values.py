@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from fake_endpoint import FakeEndpoint
 
-from edgespec.client.answer import AnswerOptions, Ended, Told
+from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
 from edgespec.core.values import FREE, BreakEven, Round
 from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
@@ -141,9 +141,9 @@ def test_only_an_answer_that_begins_with_thinking_has_any() -> None:
 # --- figures
 
 
-def told(at: float, n: int, *, drafted: int = 0, accepted: int = 0, gain: float = 1.0) -> Told:
+def told(at: float, n: int, *, drafted: int = 0, accepted: int = 0, gain: float = 1.0) -> StreamedRound:
     sources = (*("model",) * accepted, *("target",) * (n - accepted))
-    return Told(Round(tuple(range(n)), "x" * n, drafted, accepted, sources, gain=gain), at)
+    return StreamedRound(Round(tuple(range(n)), "x" * n, drafted, accepted, sources, gain=gain), at)
 
 
 def test_figures_are_those_of_their_definitions() -> None:
@@ -257,19 +257,19 @@ def test_lanes_answer_several_questions_each_until_its_own_clock_has_run_out() -
 
 
 def test_where_nothing_is_guessed_a_race_measures_no_speedup() -> None:
-    one = Told(Round((1,), "x", 0, 0, ("target",)), 0.0, ("x",))
+    one = StreamedRound(Round((1,), "x", 0, 0, ("target",)), 0.0, ("x",))
     race = finished(drawn(FakeEndpoint([[one] * 60]), [], AnswerOptions(), rng=random.Random(1)))
     assert not race.guessed and race.measured() is None
 
 
 def test_a_server_that_knows_no_lanes_cannot_race() -> None:
     """It would answer both at the same moment, and neither speed would be its own."""
-    one = Told(Round((1,), "x", 0, 0, ("target",)), 0.0, ("x",))
+    one = StreamedRound(Round((1,), "x", 0, 0, ("target",)), 0.0, ("x",))
 
     class Older(FakeEndpoint):
         async def answer(
             self, messages: Sequence[Message], options: AnswerOptions
-        ) -> AsyncGenerator[Told | Ended, None]:
+        ) -> AsyncGenerator[StreamedRound | Ended, None]:
             yield one
 
     with pytest.raises(EndpointError, match="older EdgeSpec"):
@@ -280,7 +280,9 @@ def test_the_first_round_of_an_answer_is_not_timed() -> None:
     lane = Lane("plain")
     lane.begin()
     for i, seconds in enumerate((5.0, 0.5, 0.5, 1.0)):
-        lane.note(Told(Round((1, 2), "ab", 0, 0, ("target",) * 2, seconds=seconds), 0.0), first=i == 0)
+        lane.note(
+            StreamedRound(Round((1, 2), "ab", 0, 0, ("target",) * 2, seconds=seconds), 0.0), first=i == 0
+        )
     assert lane.seconds == 2.0 and lane.counts.n_tokens == 8
     assert [lane.by(s) for s in (0.4, 0.5, 1.9, 9.0)] == [(0.0, 0), (0.5, 2), (1.0, 4), (2.0, 6)]
     assert lane.tok_per_s() == pytest.approx(3.0)

@@ -81,7 +81,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StreamedRound:
     """One round of an answer; for a server that reports no rounds, one piece of text."""
 
     round: Round  # its text is what may be shown

@@ -2,7 +2,7 @@
 
     for server in Client.found():
         for told in server.chat([{"role": "user", "content": "What is EdgeSpec?"}]):
-            if isinstance(told, Told):
+            if isinstance(told, StreamedRound):
                 print(told.round.text, end="")
 
 Another OpenAI-style server works too (`Client.at(url, key)`): it reports no rounds, so each piece of text is
@@ -19,14 +19,14 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info, Span, Told
+from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info, Span, StreamedRound
 from edgespec.client.connection import Server, complaint
 from edgespec.client.state_file import PROOF_PATH, ServerState, states
 from edgespec.client.stream import SILENCE_S, AnswerStream, chunk_of, sent_events
 from edgespec.core.values import BreakEven
 from edgespec.errors import EndpointError, EndpointLostError, SettingError
 
-__all__ = ["AnswerOptions", "AnswerStream", "Client", "Ended", "EngineState", "Info", "Span", "Told"]
+__all__ = ["AnswerOptions", "AnswerStream", "Client", "Ended", "EngineState", "Info", "Span", "StreamedRound"]
 _STATE_FIELDS = tuple(one.name for one in fields(EngineState))
 PROOF_S = 2.0  # how long a server on this machine may take for its proof
 ANSWER_S = 30.0  # for what takes no evaluation
@@ -81,9 +81,9 @@ class Client:
     ) -> AnswerStream:
         """Returns the answer to a conversation; the request is sent with the first step of iterating.
 
-        messages: as OpenAI has them. Iterating yields `Told`, and last `Ended`. It raises EndpointError if
-        the server refuses or fails, EndpointLostError if it is gone, EngineDiedError if
-        its engine died, PromptTooLongError with both counts if it gives them.
+        messages: as OpenAI has them. Iterating yields `StreamedRound`, and last `Ended`. It raises
+        EndpointError if the server refuses or fails, EndpointLostError if it is gone, EngineDiedError
+        if its engine died, PromptTooLongError with both counts if it gives them.
         """
         ours = self.speculates()
         body = (options or AnswerOptions()).body(messages, ours=ours)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from edgespec.client.answer import Ended, Reading, Spans, Told
+from edgespec.client.answer import Ended, Reading, Spans, StreamedRound
 from edgespec.client.connection import LARGEST_ANSWER, Server, complaint
 from edgespec.core.stats import Counts
 from edgespec.core.values import Round
@@ -42,10 +42,10 @@ class AnswerStream:
         self._spans = Spans()
         self._events = self._run()
 
-    def __iter__(self) -> Iterator[Told | Ended]:
+    def __iter__(self) -> Iterator[StreamedRound | Ended]:
         return self
 
-    def __next__(self) -> Told | Ended:
+    def __next__(self) -> StreamedRound | Ended:
         return next(self._events)
 
     def __enter__(self) -> AnswerStream:
@@ -67,7 +67,7 @@ class AnswerStream:
                 with suppress(OSError):  # not TLS's own goodbye, which the reading thread might be in
                     socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def _run(self) -> Generator[Told | Ended]:
+    def _run(self) -> Generator[StreamedRound | Ended]:
         began = self._clock()
         try:
             with self._server.connected(SILENCE_S) as connection:
@@ -86,7 +86,7 @@ class AnswerStream:
             self._figures.finish = "cancelled"
         yield self._figures.ended()
 
-    def _told(self, connection: http.client.HTTPConnection, began: float) -> Iterator[Told]:
+    def _told(self, connection: http.client.HTTPConnection, began: float) -> Iterator[StreamedRound]:
         answer = self._server.ask(connection, "POST", self._path, self._body)
         if answer.status != 200:
             raise complaint(self._server.read(answer), answer.status, dict(answer.headers))
@@ -103,10 +103,10 @@ class AnswerStream:
         if not self._figures.finish and not self._cancelled:
             raise EndpointLostError(f"{self._server.where} went away in the middle of its answer: ask again")
 
-    def _round(self, chunk: Mapping[str, Any]) -> Told | None:
+    def _round(self, chunk: Mapping[str, Any]) -> StreamedRound | None:
         """Returns the round of a chunk, or how far the prompt has been read; None if it has neither."""
         if reading := _reading(chunk.get("prompt_progress")):
-            return Told(Round((), "", 0, 0, ()), at=self._clock(), reading=reading)
+            return StreamedRound(Round((), "", 0, 0, ()), at=self._clock(), reading=reading)
         choice = next(iter(chunk.get("choices") or ()), None)
         if not isinstance(choice, dict):
             return None
@@ -129,7 +129,7 @@ class AnswerStream:
         )
         pieces = tuple(told.get("pieces", ()))
         self._spans.take(reasoning, pieces, round_.sources)  # reasoning comes before the answer
-        return Told(
+        return StreamedRound(
             round_,
             at=self._clock(),
             pieces=pieces,
@@ -199,7 +199,7 @@ class _Figures:
         for choice in chunk.get("choices") or ():
             self.finish = (choice.get("finish_reason") if isinstance(choice, dict) else None) or self.finish
 
-    def seen(self, told: Told, began: float) -> None:
+    def seen(self, told: StreamedRound, began: float) -> None:
         """Counts a round at the moment it was received."""
         if self._ttft is None:
             self._ttft, self._first = told.at - began, told.at

@@ -53,7 +53,6 @@ COMMANDS = {
         child=True,
         files=True,
     ),
-    "trim": Command("make a draft cheaper by dropping the tokens it rarely guesses", "trim", child=True),
     "distill": Command(
         "train a draft for your own model on that model's output", "distill.command", child=True
     ),

@@ -67,6 +67,7 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> No
     group.add_argument(
         "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
     )
+    add_placement(command)
     add_machines(group)
     add_rope(command)
 
@@ -93,6 +94,31 @@ def add_keep_texts(command: argparse._ActionsContainer) -> None:
         help="keep up to this much of your prompts and answers on this machine, for `edgespec "
         "distill` (0: nothing)",
     )
+
+
+def add_placement(command: argparse.ArgumentParser) -> None:
+    """Adds where tensors lie that do not follow their layers, under llama.cpp's names."""
+    group = command.add_argument_group("models larger than the graphics card")
+    for of, model in (("", "target"), ("-draft", "draft")):
+        group.add_argument(
+            f"--cpu-moe{of}", action="store_true", help=f"keep all experts of the {model} in main memory"
+        )
+        group.add_argument(
+            f"--n-cpu-moe{of}",
+            type=int,
+            metavar="N",
+            help=f"keep the experts of the {model}'s first N layers in main memory"
+            + (" (default: as few as needed)" if not of else ""),
+        )
+        group.add_argument(
+            f"--override-tensor{of}",
+            *([] if of else ["-ot"]),
+            action="append",
+            default=[],
+            metavar="PATTERN=PLACE",
+            help=f"put the {model}'s tensors whose names match a regular expression on a device, or on CPU, "
+            "main memory; repeatable",
+        )
 
 
 def add_machines(group: argparse._ArgumentGroup) -> None:

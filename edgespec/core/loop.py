@@ -4,11 +4,14 @@ The last token is kept outside the target's KV cache; one evaluation of [last, x
 rows that judge the k guesses and provide the token after them. The loop is a generator: it asks (`Ask`),
 is answered with logits, and yields a `Round` for every evaluation of the target. It does not know what
 evaluates or how long drafts may be; the engine does, which runs one loop for each stream.
+
+The first evaluation is the prompt alone, so that the first token does not wait for a draft. If a grammar
+leaves only one token, no evaluation is asked for it; it is read with what follows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -56,17 +59,11 @@ def generate(
     """Generates after `prompt`; ends with a Round that has a finish reason.
 
     scoring: also report how likely each token was.
-
-    The first evaluation is the prompt alone, so that the first token does not wait for a draft.
-    If a grammar leaves only one token, no evaluation is asked for it; it is read with what follows.
     Raises PromptTooLongError, SettingError for a prompt without tokens or with unknown ones, or GrammarError.
     """
-    _check_prompt(prompt, limits, sampler.n_vocab)
-    tokens, n = np.zeros(limits.n_ctx + LONGEST_DRAFT + 1, np.int32), len(prompt)
-    tokens[:n] = prompt
+    tokens, n = _checked(prompt, limits, sampler.n_vocab), len(prompt)
     end = min(n + (limits.max_tokens or limits.n_ctx), limits.n_ctx)
-    masks = sampler.masks
-    settling = None if scoring else masks  # a token that is scored needs a row
+    settling = None if scoring else sampler.masks  # a token that is scored needs a row
     lead = _settled(settling, tokens, n, (), end - 1)  # reported with the first round
     n += len(lead)
     forced, first = 0, True  # forced: the last of tokens[:n] that were settled without the target
@@ -80,12 +77,7 @@ def generate(
         assert rows is not None
         draft = draft.cut(len(rows) - 1)
         p, seen = _target_distributions(sampler, rows, tokens, n, draft)
-        try:
-            verdict = rule.verify(draft, p, n)
-        except EdgeSpecError:  # after guesses that stay: the next round's, if the text goes on there
-            if not seen:
-                raise
-            verdict = Verdict(len(seen) - 1, draft.tokens[len(seen) - 1])
+        verdict = _verdict(rule, draft, p, seen, n)
         looked_at = tuple(map(p, range(max([verdict.accepted, *seen]) + 1)))
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
         after = _settled(settling, tokens, n, fresh, end)
@@ -93,13 +85,12 @@ def generate(
         released, kept, finish = _release(said, text, limits.end_tokens, end - n + len(lead))
         stayed = max(0, kept - len(lead))
         n += stayed
-        if finish is None and masks and masks.ended(tokens[:n]):
+        if finish is None and sampler.masks and sampler.masks.ended(tokens[:n]):
             released, finish = released + text.flush(), "stop"
         yield Round(
             said[:kept], released, len(draft.tokens), verdict.accepted,
-            _sources(lead, draft, verdict, after)[:kept], finish,
+            _sources(lead, draft, verdict, after)[:kept], finish, stopped_by=text.stopped_by,
             scores=_scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else (),
-            stopped_by=text.stopped_by,
         )  # fmt: skip
         behind = rows[verdict.accepted + 1 :, : sampler.n_vocab]
         drafter.learn(Judged(tokens[:n], stayed, draft, verdict.accepted, looked_at, behind))
@@ -130,7 +121,8 @@ def _sources(lead: Sequence[int], draft: Draft, verdict: Verdict, after: Sequenc
     return ("grammar",) * len(lead) + by + ("grammar",) * len(after)
 
 
-def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_vocab: int) -> None:
+def _checked(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_vocab: int) -> NDArray[np.int32]:
+    """Returns the prompt with room behind it: for the text, and for guesses past its end."""
     if len(prompt) == 0:
         raise SettingError("the prompt has no tokens: say something for the model to continue")
     if len(prompt) >= limits.n_ctx:
@@ -139,6 +131,9 @@ def _check_prompt(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_v
     if low < 0 or high >= n_vocab:
         wrong = low if low < 0 else high
         raise SettingError(f"token {wrong} of the prompt does not exist: the target has {n_vocab:,} tokens")
+    tokens = np.zeros(limits.n_ctx + LONGEST_DRAFT + 1, np.int32)
+    tokens[: len(prompt)] = prompt
+    return tokens
 
 
 def _target_distributions(
@@ -157,6 +152,18 @@ def _target_distributions(
         return seen[i]
 
     return p, seen
+
+
+def _verdict(
+    rule: Rule, draft: Draft, p: Callable[[int], Distribution], seen: Mapping[int, Distribution], n: int
+) -> Verdict:
+    """Returns the verdict. An error behind guesses that stay is the next round's, if it goes on."""
+    try:
+        return rule.verify(draft, p, n)
+    except EdgeSpecError:
+        if not seen:
+            raise
+        return Verdict(len(seen) - 1, draft.tokens[len(seen) - 1])
 
 
 def _scores(

@@ -40,6 +40,7 @@ class DraftPlacement:
         self, target: Path, draft: Path | None, settings: PairSettings, cards: Sequence[Device]
     ) -> None:
         free = settings.n_gpu_layers < 0 and settings.draft_gpu_layers is None and not settings.rpc
+        free = free and not settings.draft_placement.rules
         self.open = bool(cards) and draft is not None and free
         if self.open:
             files = [file for file in (target, draft) if file and file.exists()]

@@ -121,6 +121,7 @@ def _weights(
             mtp=files.head_in_target,
             devices=remote.devices(settings.rpc),
             tensor_split=settings.tensor_split,
+            rules=settings.placement.rules,
             on_progress=lambda done: on_progress("target", share * done),
         )
     )
@@ -131,6 +132,7 @@ def _weights(
         n_gpu_layers=layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers,
         mtp=files.head is not None and files.head.kind in OF_NEXTN,
         head=files.head is not None,
+        rules=settings.draft_placement.rules,
         on_progress=lambda done: on_progress("draft", share + (WEIGHTS - share) * done),
     )
     return large, opened.enter_context(small)

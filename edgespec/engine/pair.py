@@ -28,7 +28,7 @@ from edgespec.errors import EngineError
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
-from edgespec.pairs.check import check_pair, find_head
+from edgespec.pairs.check import check_pair, check_placement, find_head, headers_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.other_programs import Others
@@ -56,6 +56,9 @@ class Pair(StreamMaker):
         head = find_head(target, draft) if draft is not None or settings.head else None
         self.translation = check_pair(target, draft) if draft is not None and head is None else None
         small = Path(draft) if draft is not None else None
+        check_placement(target, settings.placement)
+        if small:
+            check_placement(small, settings.draft_placement)
         self.n_rows = LONGEST_DRAFT + 1 if settings.slots == 1 else MOST_ROWS
         place = DraftPlacement(Path(target), None if head else small, settings, cards())
         known = place.known()
@@ -104,7 +107,9 @@ class Pair(StreamMaker):
     @property
     def place(self) -> str:
         """Which graphics cards evaluate, in words; "" if the processor does all of it."""
-        return place_of(self.target, self.draft)
+        where = place_of(self.target, self.draft)
+        kept = self.settings.placement.kept_experts(headers_of(self.target.path)) if where else ""
+        return f"{where}; {kept}" if kept else where
 
     @property
     def beyond_trained(self) -> str | None:

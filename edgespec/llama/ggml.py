@@ -34,6 +34,8 @@ def libraries() -> tuple[Any, Any]:
         (base, "ggml_backend_dev_type", ctypes.c_int, [pointer]),
         (base, "ggml_backend_dev_backend_reg", pointer, [pointer]),
         (base, "ggml_backend_dev_name", text, [pointer]),
+        (base, "ggml_backend_dev_buffer_type", pointer, [pointer]),
+        (base, "ggml_backend_buft_name", text, [pointer]),
         (base, "ggml_backend_dev_description", text, [pointer]),
         (base, "ggml_backend_reg_name", text, [pointer]),
         (base, "ggml_backend_reg_dev_count", size, [pointer]),

@@ -28,6 +28,8 @@ from numpy.typing import NDArray
 from edgespec.chat.fill_in import FillTokens
 from edgespec.errors import DeviceFullError, EngineError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.llama.ggml import local_devices
+from edgespec.llama.tensor_rules import tensor_rules
+from edgespec.pairs.placement import Rule
 from edgespec.system.isolate import NO_MEMORY
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
@@ -37,6 +39,7 @@ _listeners: list[list[str]] = []
 WARNING, CONTINUES = 3, 5  # levels of its messages
 _level = 0  # of the last message that continued none
 _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
+_ABOUT_PATTERN = re.compile("regex|expression")  # what std::regex_error says
 PROCESSOR = "CPU"  # the device, as llama.cpp names it
 LONG_TEXT = 1000  # bytes; longer texts are tokenized on a deep stack
 _stack_size = threading.Lock()  # held to change that of later threads
@@ -103,6 +106,8 @@ class Model:
     generate text, SettingError for nonsense arguments.
     """
 
+    _handle: Any = None
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -115,6 +120,7 @@ class Model:
         extra_buffers: bool | None = None,
         devices: Sequence[int] = (),
         tensor_split: Sequence[float] = (),
+        rules: Sequence[Rule] = (),
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
@@ -124,6 +130,7 @@ class Model:
         extra_buffers: let llama.cpp repack weights for this processor; None: if the self-test passed so.
         devices: of other machines (`remote.devices`), placed before this one's graphics cards.
         tensor_split: the share of the layers for each of all these; () is by their free memory.
+        rules: where tensors lie that do not follow their layers.
         on_progress: called with the part of the weights that is loaded, 0 to 1."""
         self.path = Path(path)
         if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers <= 10_000:
@@ -131,16 +138,10 @@ class Model:
                 f"n_gpu_layers is {n_gpu_layers!r}: it must be a whole number from -1 (all) to 10000"
             )
         _check_gguf(self.path)
-        cards = local_devices("gpu") or local_devices("igpu")
         params = C.llama_model_default_params()
-        places = [*devices, *cards]
-        if devices:
-            listed = (ctypes.c_void_p * (len(places) + 1))(*places)  # a null pointer ends it
-            params.devices = ctypes.cast(listed, ctypes.c_void_p)
-        if tensor_split:
-            params.tensor_split = _shares(tensor_split, len(places))
-        params.n_gpu_layers = n_gpu_layers
-        params.vocab_only = vocab_only
+        _place(params, devices, tensor_split, rules)
+        self.rules = tuple(rules)
+        params.n_gpu_layers, params.vocab_only = n_gpu_layers, vocab_only
         self.mtp = params.load_mtp = mtp
         params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
         self.no_alloc = params.no_alloc = no_alloc
@@ -149,16 +150,7 @@ class Model:
         if on_progress:
             told = C.llama_progress_callback(lambda share, _: on_progress(share) is None)  # True: continue
             params.progress_callback = told
-        complaints.clear()
-        with listening() as said:
-            self._handle: Any = C.llama_model_load_from_file(os.fsencode(self.path), params)
-        self.layers = Counter(match[1] for line in said if (match := _LAYER.match(line)))  # by device
-        if not self._handle:
-            refuse_full_device(said, self.path.name)
-            raise ModelFileError(
-                f"llama.cpp cannot load {self.path}: {last_complaint()}; "
-                "the file may be damaged (download it again) or too new for this version"
-            )
+        self.layers = Counter(self._load(params))  # by device
         try:
             self.metadata: Mapping[str, str] = self._read_metadata()
             if not head:
@@ -168,6 +160,23 @@ class Model:
             raise
         self.n_vocab: int = C.llama_vocab_n_tokens(self._vocab)
         self._pieces: dict[tuple[int, bool], bytes] = {}
+
+    def _load(self, params: Any) -> list[str]:
+        """Loads the file; returns the device of each layer."""
+        complaints.clear()
+        with listening() as said:
+            self._handle = C.llama_model_load_from_file(os.fsencode(self.path), params)
+        if not self._handle:
+            refuse_full_device(said, self.path.name)
+            if self.rules and _ABOUT_PATTERN.search(last_complaint()):
+                raise SettingError(
+                    f"llama.cpp cannot read a pattern of --override-tensor: {last_complaint()}"
+                )
+            raise ModelFileError(
+                f"llama.cpp cannot load {self.path}: {last_complaint()}; "
+                "the file may be damaged (download it again) or too new for this version"
+            )
+        return [match[1] for line in said if (match := _LAYER.match(line))]
 
     def __enter__(self) -> Model:
         return self
@@ -351,6 +360,18 @@ class Model:
     def detokenize(self, tokens: NDArray[np.int32] | list[int], *, special: bool = False) -> bytes:
         """Returns the bytes of many tokens, one after another."""
         return b"".join(self.piece(int(token), special=special) for token in tokens)
+
+
+def _place(params: Any, devices: Sequence[int], tensor_split: Sequence[float], rules: Sequence[Rule]) -> None:
+    """Says which devices take the layers, how much each, and what does not follow its layer."""
+    places = [*devices, *(local_devices("gpu") or local_devices("igpu"))]
+    if devices:
+        listed = (ctypes.c_void_p * (len(places) + 1))(*places)  # a null pointer ends it
+        params.devices = ctypes.cast(listed, ctypes.c_void_p)
+    if tensor_split:
+        params.tensor_split = _shares(tensor_split, len(places))
+    if rules:
+        params.tensor_buft_overrides = ctypes.cast(tensor_rules(rules, devices), ctypes.c_void_p)
 
 
 def _shares(tensor_split: Sequence[float], n_devices: int) -> Any:

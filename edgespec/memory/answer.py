@@ -9,7 +9,7 @@ Logits rows are counted here, because it allocates them only when they are first
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from edgespec.llama.heads.hidden_rows import rows_kept
 from edgespec.llama.model import Model, listening
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec.memory.question import Question
+from edgespec.pairs.placement import Rule, place_of
 from edgespec.system.json_child import answer_questions
 from edgespec_models.fit.need import RAM, Parts
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
@@ -36,14 +37,14 @@ _STATE = re.compile(r"DSV4 .* state buffer size = +([0-9.]+) MiB")
 _COMPUTE = re.compile(r"sched_reserve: +(\S+) compute buffer size = +([0-9.]+) MiB")
 _BLOCK = re.compile(r"blk\.(\d+)\.")
 Devices = dict[str, Parts]
-Models = dict[tuple[str, int, bool, tuple[str, ...]], tuple[Model, list[str]]]  # the one opened last
+Models = dict[tuple[object, ...], tuple[Model, list[str]]]  # the one opened last
 
 
 def answer(question: Question, models: Models) -> dict[str, Any]:
     """Returns what the model takes, device by device. models: the one opened last."""
     if question.target:
         return _of_head(question, question.target)
-    key = question.path, question.n_gpu_layers, question.mtp, question.rpc
+    key = question.path, question.n_gpu_layers, question.mtp, question.rpc, question.rules
     if key not in models:
         for model, _ in models.values():
             model.close()
@@ -57,6 +58,7 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
                     mtp=question.mtp,
                     devices=remote.devices(question.rpc),
                     tensor_split=question.tensor_split,
+                    rules=question.rules,
                 ),
                 log,
             )
@@ -64,7 +66,7 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
     settings = _settings(question)
     with listening() as log:
         C.llama_free(new_context(model, settings))
-    found = _weights(model, said)
+    found = _weights(model, said, question.rules)
     _add_context(found, log, question.n_rows * model.n_vocab * 4)
     if question.mtp:
         settings = replace(settings, n_rows=question.n_seq)
@@ -86,6 +88,7 @@ def _of_head(question: Question, target: str) -> dict[str, Any]:
             n_gpu_layers=question.n_gpu_layers,
             no_alloc=True,
             head=True,
+            rules=question.rules,
             mtp=head.kind in OF_NEXTN,
         ) as model:
             settings = _settings(question)
@@ -96,7 +99,7 @@ def _of_head(question: Question, target: str) -> dict[str, Any]:
             C.llama_free(beside)
             if head.kind == "assistant":  # the cache in the log is its target's
                 log = [line for line in log if not _CACHE.match(line)]
-            found = _weights(model, said)
+            found = _weights(model, said, question.rules)
             kept = _rows_kept(row_width(large, head), question.n_seq)
             _add_context(found, log, settings.n_rows * large.n_vocab * 4 + kept)
             return _said(model, found)
@@ -124,11 +127,11 @@ def _settings(question: Question) -> ContextSettings:
     )
 
 
-def _weights(model: Model, said: list[str]) -> Devices:
-    """Returns the bytes of the weights on each device, by the layers that llama.cpp put there."""
+def _weights(model: Model, said: list[str], rules: Sequence[Rule]) -> Devices:
+    """Returns the bytes of the weights on each device, by the rules and by where llama.cpp put layers."""
     size = int(C.llama_model_size(model.handle))
     layers = {int(match[1]): _device(match[2]) for line in said if (match := _LAYER_OF_WEIGHTS.match(line))}
-    if set(layers.values()) <= {RAM}:
+    if set(layers.values()) <= {RAM} and not (layers and rules):
         return {RAM: Parts(weights=size)}
     found: Devices = {}
     last = max(layers)  # the output layer
@@ -138,6 +141,8 @@ def _weights(model: Model, said: list[str]) -> Devices:
         block = _BLOCK.match(name)
         where = RAM if name.startswith("token_embd") else layers[last]
         where = layers.get(int(block[1]), RAM) if block else where
+        if (named := place_of(name, rules)) is not None:
+            where = _device(named)
         _add(found, where, Parts(weights=n_bytes))
         if tied and name == "token_embd.weight" and layers[last] != RAM:
             _add(found, layers[last], Parts(weights=n_bytes))  # needed in both places
@@ -198,6 +203,7 @@ def main() -> None:
                 return {"devices": [asdict(card) for card in cards()]}
             for listed in ("rpc", "tensor_split"):  # JSON has no tuples
                 asked[listed] = tuple(asked[listed])
+            asked["rules"] = tuple((pattern, device) for pattern, device in asked["rules"])
             return answer(Question(**asked), models)
         except EdgeSpecError as error:
             return {"error": type(error).__name__, "message": str(error)}

@@ -15,6 +15,7 @@ from edgespec.errors import DoesNotFitError, EdgeSpecError, MachineLostError, Mo
 from edgespec.memory.free import free_memory
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pairs.check import headers_of
+from edgespec.pairs.placement import expert_layers
 from edgespec.pairs.settings import KvType, PairSettings
 from edgespec.system.machines import remote_devices
 from edgespec_models.fit.fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, choose
@@ -58,6 +59,8 @@ def fitted(
     settings = replace(
         settings, n_gpu_layers=fit.choice.n_gpu_layers, draft_gpu_layers=fit.choice.draft_gpu_layers
     )
+    if fit.choice.cpu_moe is not None:
+        settings = replace(settings, placement=replace(settings.placement, cpu_moe=fit.choice.cpu_moe))
     return settings, (*fit.gave_up, *(fit.proposals if fit.gave_up else ()))
 
 
@@ -117,6 +120,7 @@ def pair_fit(
             n_ctx=settings.n_ctx,
             n_gpu_layers=settings.n_gpu_layers if settings.n_gpu_layers >= 0 else ALL,
             draft_gpu_layers=settings.draft_gpu_layers,
+            expert_layers=expert_layers(headers["target"]) if settings.placement.cpu_moe is None else (),
         )
 
 
@@ -154,7 +158,14 @@ def _asks(
     head, why_not = own_head(headers["target"])
     mtp = settings.head and files["draft"] is None and head is not None and why_not is None
 
-    def ask(model: Literal["target", "draft"], *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
+    def ask(
+        model: Literal["target", "draft"],
+        *,
+        n_gpu_layers: int,
+        n_ctx: int,
+        kv_type: str | None,
+        cpu_moe: tuple[int, ...] | None,
+    ) -> Need:
         if model == "draft" and beside is None:  # it guesses from the end of a longer conversation
             rope, header = (
                 settings.rope.of_draft(headers["target"][0], headers["draft"][0]),
@@ -166,6 +177,9 @@ def _asks(
             cells = max(n_ctx, min(settings.cache_tokens, cells))
         asked: KvType = settings.kv_type if model == "target" else settings.draft_kv_type
         chosen = asked if kv_type is None else "q8_0"
+        placed = settings.placement if model == "target" else settings.draft_placement
+        if cpu_moe is not None:
+            placed = replace(placed, cpu_moe=cpu_moe)
         rows = ROWS[settings.slots == 1] if model == "target" else settings.slots
         try:
             return oracle.need(
@@ -182,6 +196,7 @@ def _asks(
                     target=str(files["target"]) if beside and model == "draft" else None,
                     rpc=settings.rpc if model == "target" else (),
                     tensor_split=settings.tensor_split if model == "target" else (),
+                    rules=placed.rules,
                 )
             )
         except EdgeSpecError:  # an architecture that this build does not know: loading it reports that

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgespec.errors import MachineLostError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.pairs.placement import Rule
 from edgespec.pairs.settings import KvType
 from edgespec.system.json_child import JsonChild
 from edgespec_models.fit.need import Device, Need, Parts
@@ -36,6 +37,7 @@ class Question:
     target: str | None = None  # the model that it is a head for, in a file of its own
     rpc: tuple[str, ...] = ()  # as `PairSettings` has them
     tensor_split: tuple[float, ...] = ()
+    rules: tuple[Rule, ...] = ()  # where tensors lie that do not follow their layers
 
 
 class MemoryOracle:

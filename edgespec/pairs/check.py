@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError
+from edgespec.pairs.placement import Placement
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.head_check import bad_ids, why_not_driven
 from edgespec_models.gguf.header import Header, HeaderError, read_file, split_names
@@ -38,6 +39,15 @@ def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) ->
             "choose a draft of the same model family, or run with --no-draft"
         )
     return verdict.translation
+
+
+def check_placement(path: str | os.PathLike[str], placement: Placement) -> None:
+    """Raises SettingError for a pattern that matches no tensor of a model, ModelFileError for no model."""
+    if placement.overrides:
+        try:
+            placement.check(headers_of(path))
+        except HeaderError as error:
+            raise ModelFileError(str(error)) from None
 
 
 def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> Head | None:

@@ -15,6 +15,7 @@ from edgespec.core.values import FREE
 from edgespec.errors import SettingError
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
+from edgespec.pairs.placement import Placement, placement
 from edgespec.pairs.rope import AS_THE_FILE_SAYS, Rope
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
@@ -93,6 +94,8 @@ def pair_settings(
         draft_kv_type=arguments.draft_kv_type,
         threads=arguments.threads,
         n_gpu_layers=arguments.gpu_layers,
+        placement=placement_of(arguments),
+        draft_placement=placement_of(arguments, "_draft"),
         rpc=machines(arguments),
         tensor_split=tensor_split(arguments),
         remember=remember,
@@ -125,6 +128,16 @@ def machines(arguments: argparse.Namespace) -> tuple[str, ...]:
             raise SettingError("--rpc-public needs --rpc: name the machines there, or leave it out")
         return ()
     return addresses(arguments.rpc, public=arguments.rpc_public)
+
+
+def placement_of(arguments: argparse.Namespace, of: str = "") -> Placement:
+    """Returns where tensors lie beside their layers. of: "_draft" for the draft's. Raises SettingError."""
+    return placement(
+        cpu_moe=getattr(arguments, f"cpu_moe{of}"),
+        n_cpu_moe=getattr(arguments, f"n_cpu_moe{of}"),
+        overrides=getattr(arguments, f"override_tensor{of}"),
+        draft=bool(of),
+    )
 
 
 def tensor_split(arguments: argparse.Namespace) -> tuple[float, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from edgespec.errors import SettingError
+from edgespec.pairs.placement import Placement
 from edgespec.pairs.rope import Rope
 from edgespec.system.cores import MOST_THREADS
 
@@ -29,6 +30,8 @@ class PairSettings:
     threads: int | None = None
     n_gpu_layers: int = -1  # -1 is as many as fit
     draft_gpu_layers: int | None = None  # None is as many as n_gpu_layers says
+    placement: Placement = Placement()  # of the target's tensors that do not follow their layers
+    draft_placement: Placement = Placement()
     plans_failed: int = 0  # plans of layer placement for which a graphics card had too little memory, later
     rpc: tuple[str, ...] = ()  # other machines that the target's layers may go to, each as IPV4:PORT
     # the share of the layers for each machine of rpc, then each graphics card; (): by their free memory

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from sse_starlette import EventSourceResponse, ServerSentEvent
@@ -33,7 +33,7 @@ from edgespec.server.events import NEWLINE
 from edgespec.server.generation import AnswerChoices, GenerationObserver
 from edgespec.server.json_body import n_characters
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import Refusal, unavailable
+from edgespec.server.refusal import ErrorShape, Refusal, unavailable
 from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.system.limited_child import GIVEN_UP
@@ -219,11 +219,17 @@ class Answering:
         return JSONResponse(await answerer.whole(generation))
 
 
-class Dialect(Protocol):
-    """Has handlers of requests."""
+class Dialect:
+    """The handlers of one API's requests, and their `routes`."""
 
-    @property
-    def answering(self) -> Answering: ...
+    errors: ClassVar[Mapping[str, ErrorShape]] = {}  # by the beginning of a path, unless they are OpenAI's
+
+    def __init__(self, answering: Answering) -> None:
+        self.answering = answering
+
+    def routes(self) -> APIRouter:
+        """Returns the routes of this dialect."""
+        raise NotImplementedError
 
 
 _D = TypeVar("_D", bound=Dialect)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
@@ -70,6 +70,16 @@ class CheckedRoute(APIRoute):
             return answer or Response(status_code=GONE)
 
         return checked
+
+
+def checked_router(*routes: tuple[str, str, Callable[..., Any]], prefix: str = "") -> APIRouter:
+    """Returns checked routes of (method, path, handler); a handler is documented under its first path."""
+    router, known = APIRouter(route_class=CheckedRoute, prefix=prefix), set[Callable[..., Any]]()
+    for method, path, handler in routes:
+        shown = handler not in known
+        known.add(handler)
+        router.add_api_route(path, handler, methods=[method], response_model=None, include_in_schema=shown)
+    return router
 
 
 class _Read(Request):

@@ -63,7 +63,7 @@ def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
     scope["state"]["refused"] = refusal.code  # for its line in the log
-    body = refusal.shaped(str(scope["path"]), scope["state"]["request_id"])
+    body = refusal.shaped(str(scope["path"]), scope["state"])
     await JSONResponse(body, refusal.status, refusal.headers())(scope, receive, send)
 
 

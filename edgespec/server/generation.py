@@ -119,7 +119,7 @@ class ChoiceResults(Counts):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ChoiceRound:
     """A round of one choice, with what was asked for beside its text."""
 
     index: int
@@ -154,7 +154,7 @@ class AnswerChoices:
     ) -> None:
         """wanted: one for each choice; they get their ids here. seconds: how long all of it may take.
 
-        progress: `parts` also reports how much of the prompts has been read.
+        progress: `rounds` also reports how much of the prompts has been read.
         """
         self._progress = progress
         self._worker, self._observer = worker, observer
@@ -211,7 +211,7 @@ class AnswerChoices:
                     self._worker.cancel(other)
         self._said.put_nowait((id, said, at))
 
-    async def parts(self) -> AsyncIterator[Part]:
+    async def rounds(self) -> AsyncIterator[ChoiceRound]:
         """Yields the rounds of all choices as they come. Raises Refusal if the worker fails.
 
         What is not finished in time ends with the reason "length".
@@ -238,14 +238,14 @@ class AnswerChoices:
                         choice.growth_s, choice.n_ctx = about.plain_growth_s, about.n_ctx
                     choice.began(said, at)
                     if self._progress:
-                        yield Part(self._index[id], NO_ROUND, (), reading=True)
+                        yield ChoiceRound(self._index[id], NO_ROUND, (), reading=True)
                 elif isinstance(said, PromptProgress):
                     if choice.read(said.known_tokens, at) and self._progress:
-                        yield Part(self._index[id], NO_ROUND, (), reading=True)
+                        yield ChoiceRound(self._index[id], NO_ROUND, (), reading=True)
                 elif isinstance(said, Emitted):
                     self._unread -= _weight(said.round)
                     if choice.read(choice.prompt_tokens, at) and self._progress:
-                        yield Part(self._index[id], NO_ROUND, (), reading=True)
+                        yield ChoiceRound(self._index[id], NO_ROUND, (), reading=True)
                     choice.note(said.round, at)
                     choice.plain_s = self._worker.about.plain_s if self._worker.about else None
                     self._observer.emitted(said.round)
@@ -253,7 +253,7 @@ class AnswerChoices:
                         self._end(id)
                     scores = self._scores[self._index[id]]
                     scored = scores.feed(said.round, said.pieces) if scores else ()
-                    yield Part(self._index[id], said.round, said.pieces, scored)
+                    yield ChoiceRound(self._index[id], said.round, said.pieces, scored)
         finally:
             self.close()
 
@@ -268,13 +268,13 @@ class AnswerChoices:
     def _late(self) -> bool:
         return self._until is not None and asyncio.get_running_loop().time() > self._until
 
-    def _out_of_time(self) -> list[Part]:
+    def _out_of_time(self) -> list[ChoiceRound]:
         if not any(choice.rounds for choice in self.choices):
             raise _too_late()
         late = sorted(self._index[id] for id in self._open)
         for i in late:
             self.choices[i].finish = "length"
-        return [Part(i, Round((), "", 0, 0, (), "length"), ()) for i in late]
+        return [ChoiceRound(i, Round((), "", 0, 0, (), "length"), ()) for i in late]
 
     def figures(self) -> dict[str, Any]:
         """Returns the counts of all choices together, for the log."""

@@ -12,12 +12,15 @@ import logging
 import re
 import secrets
 import time
+from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from edgespec.server.refusal import ErrorShape
 
 LogFormat = Literal["quiet", "text", "json"]
 REQUEST_ID = "x-request-id"
@@ -80,8 +83,9 @@ class _AsJson(logging.Formatter):
 class Logged:
     """The outermost layer: an id for every request, a line when it has ended, and faults with their id."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, shapes: Mapping[str, ErrorShape]) -> None:
+        """shapes: of errors, by the beginning of the path; elsewhere OpenAI's."""
+        self._app, self._shapes = app, shapes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -90,7 +94,7 @@ class Logged:
         given = Headers(scope=scope).get(REQUEST_ID, "")
         id = given if SENSIBLE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         status, began = 0, time.monotonic()
-        state: dict[str, Any] = {"request_id": id, "began": began}
+        state: dict[str, Any] = {"request_id": id, "began": began, "shapes": self._shapes}
 
         async def numbered(message: Message) -> None:
             nonlocal status

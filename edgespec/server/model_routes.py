@@ -9,13 +9,14 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from fastapi import Request
+from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.engine.messages import Loaded, LoadRequest
 from edgespec.server.answering import PING_S, Answering
+from edgespec.server.bodies import checked_router
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.events import NEWLINE, done, event
 from edgespec.server.front_page import HEADERS, ShownModel, front_page
@@ -40,6 +41,21 @@ class ModelRoutes:
     def __init__(self, answering: Answering) -> None:
         self._answering, self._worker, self._pairs = answering, answering.worker, answering.pairs
         self._began = int(time.time())
+
+    def routes(self) -> APIRouter:
+        """Returns the routes."""
+        router = checked_router(
+            ("GET", "/edgespec/models", self.all),
+            ("POST", "/edgespec/models", self.change),
+            ("GET", "/v1/models", self.listed),
+            ("GET", "/models", self.listed),
+            ("GET", "/v1/models/{name:path}", self.one),
+            ("GET", "/models/{name:path}", self.one),
+        )
+        router.add_api_route(
+            "/", self.page, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
+        )
+        return router
 
     async def listed(self) -> dict[str, Any]:
         """Lists the pairs for OpenAI's and llama-server's clients, the loaded one first."""

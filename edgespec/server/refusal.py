@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from edgespec.engine.messages import Refused
 
-ANTHROPIC_PATHS = ("/v1/messages", "/messages")
-OLLAMA_PATHS = "/api/"
-ANTHROPIC_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    415: "invalid_request_error",
-    422: "invalid_request_error",
-    429: "rate_limit_error",
-    501: "invalid_request_error",
-    503: "overloaded_error",
-}
 GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
 NEVER = 501  # what this server does not do
 LONGEST = 1000  # characters of a sentence, which may quote what a client sent
 SHOWN = 100  # characters of a wrong value that an error quotes
 RETRY_S = 1  # when to come again if nothing better is known
+
+ErrorShape = Callable[["Refusal", str], dict[str, Any]]  # of a request's id
 
 
 @dataclass(slots=True)
@@ -55,23 +41,11 @@ class Refusal(Exception):
         error = {"message": shown, "type": self.type, "param": self.param, "code": self.code}
         return {"error": {**error, **(self.extra or {})}}
 
-    def shaped(self, path: str, request_id: str) -> dict[str, Any]:
-        """Returns the error in the format that clients of `path` read."""
-        if path.startswith(OLLAMA_PATHS):
-            return self.ollama()
-        return self.anthropic(request_id) if path.startswith(ANTHROPIC_PATHS) else self.body()
-
-    def ollama(self) -> dict[str, Any]:
-        """Returns the error as Ollama has it: a sentence."""
-        return {"error": self.body()["error"]["message"]}
-
-    def anthropic(self, request_id: str) -> dict[str, Any]:
-        """Returns Anthropic's error object; its sentence names the wrong field."""
-        error = {
-            "type": ANTHROPIC_TYPES.get(self.status, "api_error"),
-            "message": self.body()["error"]["message"],
-        }
-        return {"type": "error", "error": error, "request_id": request_id}
+    def shaped(self, path: str, state: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the error in the format that clients of `path` read. state: of the request (`Logged`)."""
+        shapes: Mapping[str, ErrorShape] = state["shapes"]
+        shape = next((shapes[beginning] for beginning in shapes if path.startswith(beginning)), None)
+        return shape(self, state["request_id"]) if shape else self.body()
 
     def headers(self) -> dict[str, str]:
         """Returns when to come again, or that it is no use: OpenAI's and Anthropic's clients retry a 501."""

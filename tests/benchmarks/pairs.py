@@ -7,6 +7,7 @@ grown likewise. poor: that, with noise on its weights. worst: so much noise that
 accepted. mtp: no draft, but the embedded target with its MTP block, grown together. Drafts are Q8_0, or the
 target's type where that is smaller. Each costs 0.05 to 0.10 of its target; what is accepted is measured, not
 set. Sizes in other formats (0.6B-Q4_K_M) are converted from F16 by llama.cpp's quantiser, with its drafts.
+A size `moe-0.6B-F16` is a mixture of experts: 32 of a quarter of the layer's width, 4 of them used.
 """
 
 from __future__ import annotations
@@ -20,18 +21,23 @@ from pathlib import Path
 import numpy as np
 from gguf import GGMLQuantizationType, GGUFReader
 from gguf.quants import dequantize, quantize
+from mixtures import as_mixture
 
 from edgespec_models import tiny
 from edgespec_models.grow import grow
 
 QUALITIES = ("good", "fair", "poor", "worst")
 HEAD = "mtp"  # in place of a quality: a head in the target's file guesses
+MIXTURE = "moe-"  # before a size
 GROWN = ("F16", "Q4_0")  # formats that grow writes itself
 NOISE = {"poor": 0.3, "worst": 1.0}  # standard deviations of each matrix's own weights
 
 
 def target_file(folder: Path, size: str, quality: str = "good") -> Path:
     """Grows the embedded target to `size`, unless that is done; returns its file."""
+    if size.startswith(MIXTURE):
+        dense = target_file(folder, size.removeprefix(MIXTURE), quality)
+        return as_mixture(dense, dense.with_name(f"{dense.stem}-moe.gguf"))
     shape, _, number_format = size.partition("-")
     if number_format not in GROWN:
         return _converted(target_file(folder, f"{shape}-F16", quality), number_format)
@@ -43,8 +49,8 @@ def target_file(folder: Path, size: str, quality: str = "good") -> Path:
 
 def draft_file(folder: Path, size: str, quality: str) -> Path:
     """Makes a draft of the given quality for the target of `size`, unless that is done; returns its file."""
-    shape, _, number_format = size.partition("-")
-    spec = grow.parse_spec(size if number_format in GROWN else f"{shape}-F16")
+    shape, _, number_format = size.removeprefix(MIXTURE).partition("-")
+    spec = grow.parse_spec(f"{shape}-{number_format if number_format in GROWN else 'F16'}")
     path = folder / f"{quality}-{spec.name}.gguf"
     if path.exists():
         return path

@@ -19,7 +19,7 @@ from announced import announced
 from served import NO_END, Served, served, until
 
 from edgespec.client.answer import Span, Spans
-from edgespec.client.client import AnswerOptions, Client, Ended, Told
+from edgespec.client.client import AnswerOptions, Client, Ended, StreamedRound
 from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError, PromptTooLongError, SettingError
 
@@ -44,11 +44,11 @@ def client(server: Served, monkeypatch: pytest.MonkeyPatch) -> Client:
 
 def whole(
     client: Client, options: AnswerOptions, messages: list[dict[str, str]] = HELLO
-) -> tuple[list[Told], Ended]:
+) -> tuple[list[StreamedRound], Ended]:
     """Returns the rounds of an answer and its end."""
     *told, ended = client.chat(messages, options)
     assert isinstance(ended, Ended)
-    return [one for one in told if isinstance(one, Told)], ended
+    return [one for one in told if isinstance(one, StreamedRound)], ended
 
 
 def test_rounds_come_as_the_engine_made_them(client: Client) -> None:

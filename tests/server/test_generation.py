@@ -66,7 +66,7 @@ def test_an_answer_that_nobody_reads_is_ended_before_it_fills_the_memory() -> No
             assert said <= most
         read = 0
         with pytest.raises(Refusal, match="does not read"):
-            async for _ in generation.parts():
+            async for _ in generation.rounds():
                 read += 1
         assert read == said - 1
 
@@ -79,7 +79,7 @@ def test_one_that_is_read_in_time_has_no_limit() -> None:
     async def read() -> int:
         worker = Worker()
         generation = await begun(worker)
-        parts, n = generation.parts(), 0
+        parts, n = generation.rounds(), 0
         for _ in range(UNREAD_MOST // 10):
             worker.say(Round(tuple(range(20)), "a", 0, 0, ("target",) * 20))
             n += len((await anext(parts)).round.tokens)
@@ -98,7 +98,7 @@ def test_what_was_not_read_in_time_is_not_waited_for() -> None:
         for _ in range(100):
             worker.say(Round((1,), "a", 0, 0, ("target",)))
         ends = []
-        async for part in generation.parts():
+        async for part in generation.rounds():
             ends.append(part.round.finish)
             await asyncio.sleep(0.03)
         assert not worker.listeners

@@ -22,7 +22,7 @@ from edgespec.chat.families.known import HERMES
 from edgespec.core.values import Round
 from edgespec.server.dialects.openai.chat import ChatAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest
-from edgespec.server.generation import AnswerChoices, Part
+from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.turns import readers
 
 ASKED: list[Any] = [{"role": "user", "content": "What does json.dumps do?"}]
@@ -219,7 +219,7 @@ def test_thoughts_are_told_apart_from_words() -> None:
               Round((4,), ".", 0, 0, (), "stop")]  # fmt: skip
     body = ChatRequest.model_validate({"messages": [{"role": "user", "content": "Well?"}]})
     answer = ChatAnswer("m", 0.1, body, turns=readers(composed, 1))
-    chunks = [delta["delta"] for i in rounds for delta in answer._parts(Part(0, i, ()))]
+    chunks = [delta["delta"] for i in rounds for delta in answer._parts(ChoiceRound(0, i, ()))]
     assert "".join(chunk.get("reasoning_content", "") for chunk in chunks) == "Hm, let me."
     assert "".join(chunk.get("content", "") for chunk in chunks) == "Yes."
     assert answer.turns[0].reasoning_tokens == 3  # more of the one that tells both is a thought

@@ -141,10 +141,22 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
         ("--keep-texts", arguments.keep_texts, 0),
         ("--rpc", arguments.rpc, None),
         ("--tensor-split", arguments.tensor_split, None),
+        ("--n-cpu-moe", arguments.n_cpu_moe, None),
+        ("--n-cpu-moe-draft", arguments.n_cpu_moe_draft, None),
     ):
         if value != default:
             flags += [flag, str(value)]
-    for flag, wanted in (("--no-draft", arguments.no_draft), ("--rpc-public", arguments.rpc_public)):
+    for flag, rules in (
+        ("--override-tensor", arguments.override_tensor),
+        ("--override-tensor-draft", arguments.override_tensor_draft),
+    ):
+        flags += [word for rule in rules for word in (flag, rule)]
+    for flag, wanted in (
+        ("--no-draft", arguments.no_draft),
+        ("--rpc-public", arguments.rpc_public),
+        ("--cpu-moe", arguments.cpu_moe),
+        ("--cpu-moe-draft", arguments.cpu_moe_draft),
+    ):
         if wanted:
             flags.append(flag)
     if arguments.chat_template is not None:

@@ -1,4 +1,4 @@
-"""What was measured, and on what: machine, versions, files, settings."""
+"""What was measured, and on what: machine, versions, files, settings, devices, costs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ import argparse
 import datetime
 import shlex
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from edgespec import __version__
 from edgespec.commands.bench import machine, peer
 from edgespec.commands.bench.measure import Measured
 from edgespec.commands.bench.takers import Asked
+from edgespec.core.pace.cost_table import CostTable
 from edgespec.engine.pair import Pair
+from edgespec.llama.devices import cpu_features, devices
+from edgespec.system.builds import built_for
 from edgespec.system.cores import threads_wanted
+
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 32, 48)  # tokens, whose evaluation's cost is told
 
 
 def about(
@@ -46,6 +52,38 @@ def about(
                 name: getattr(sampling, name) for name in sampling.__slots__ if name != "logit_bias"
             },
         },
+        **_engine_facts(pair),
+    }
+
+
+def _engine_facts(pair: Pair) -> dict[str, Any]:
+    """Returns what only the engine knows: build, devices, placement of layers, and costs of evaluations."""
+    costs = pair.costs()
+    return {
+        "build": {
+            "made_for": built_for(),
+            "features": cpu_features(),
+            "devices": [asdict(device) for device in devices()],
+        },
+        "place": pair.place or "processor",
+        "layers": {
+            "target": dict(pair.target.layers),
+            "draft": dict(pair.draft.layers) if pair.draft else None,
+        },
+        "costs": {
+            "target": _table(costs.target),
+            "draft": _table(costs.draft) if "draft" in pair.contexts else None,
+            "draft_beside_target": asdict(costs.beside) if costs.beside else None,
+        },
+    }
+
+
+def _table(table: CostTable) -> dict[str, Any]:
+    """Returns seconds by number of tokens. measured: the sizes that were timed; others are interpolated."""
+    return {
+        "seconds": {str(n): table.seconds(n) for n in SIZES},
+        "measured": sorted(table.measured),
+        "a_token_more_before_it": table.slope,
     }
 
 

@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import peer, record, report, sendable
+from edgespec.commands.bench import peer, record, report
 from edgespec.commands.bench.about import about, heading
-from edgespec.commands.bench.compare import compare
 from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, Take, measure
@@ -58,7 +57,6 @@ class RunPlan:
     repeats: int
     seconds: float
     json: Path | None
-    report: Path | None
     peer: Path | None
     peer_version: str | None
 
@@ -87,14 +85,11 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
         modes = ("greedy",)  # the others would be the same
     prompts = built_in() if arguments.prompts is None else read_prompts(Path(arguments.prompts))
     json_file = Path(arguments.json) if arguments.json is not None else None
-    sent = arguments.report
-    told = None if sent is None else Path(sent) if sent else sendable.default_path()
-    for flag, path in (("--json", json_file), ("--report", told)):
-        if path:
-            record.check_writable(flag, path)
+    if json_file:
+        record.check_writable("--json", json_file)
     program = peer.parse_peer(arguments.peer) if arguments.peer is not None else None
     version = peer.version(program) if program else None
-    return RunPlan(modes, prompts, arguments.repeat, seconds, json_file, told, program, version)
+    return RunPlan(modes, prompts, arguments.repeat, seconds, json_file, program, version)
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -132,18 +127,10 @@ def add(command: argparse.ArgumentParser) -> None:
         help="compare with another program: llama-server=PATH runs on the same files, in turn, plain "
         "and with its default draft length, or every fixed one with --sweep",
     )
-    group = command.add_argument_group("results")
-    group.add_argument("--json", metavar="FILE", help="write every figure, including raw rounds")
     group.add_argument(
-        "--report",
+        "--json",
         metavar="FILE",
-        nargs="?",
-        const="",
-        help="write a file to share: machine, build, cost tables, figures and raw samples, but no "
-        "texts or paths (default: edgespec-report-DATE.json)",
-    )
-    group.add_argument(
-        "--compare", metavar="FILE", nargs="+", help="measure nothing; show such reports side by side"
+        help="write every figure, with machine, build, cost tables, texts and raw rounds",
     )
     flags.add_model(command)
     flags.add_sampling(command, longest=LONGEST_ANSWER)
@@ -152,9 +139,6 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measures and prints the results; returns the exit code (130 after Ctrl+C, with the figures so far)."""
-    if arguments.compare:
-        print("\n".join(compare(arguments.compare)))
-        return 0
     request_for(arguments)  # refuses wrong values before anything is loaded
     wanted = plan(arguments)
     busy = Others()
@@ -193,11 +177,10 @@ def run(arguments: argparse.Namespace) -> int:
         )
         progress.clear()
         described = about(arguments, pair, asked, wanted.peer_version)
-        facts = sendable.engine_facts(pair) if wanted.report else {}
         template = pair.target.chat_template or arguments.raw
     _keep_speed(arguments, measured, modes)
     notes = [left_out, "" if template else NO_TEMPLATE, _others_note(measured, before)]
-    return _tell(measured, lines, wanted, described, notes, facts)
+    return _tell(measured, lines, wanted, described, notes)
 
 
 def _keep_speed(arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...]) -> None:
@@ -259,6 +242,7 @@ def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> 
         kv_type=arguments.kv_type,
         draft_kv_type=arguments.draft_kv_type,
         rope=tuple(pair.settings.rope.flags()),
+        rules=pair.settings.placement.rules,
     )
 
 
@@ -286,7 +270,6 @@ def _tell(
     wanted: RunPlan,
     described: dict[str, Any],
     notes: list[str],
-    facts: dict[str, Any],
 ) -> int:
     found = report.results(measured.samples, lines)
     head = heading(measured, described)
@@ -294,9 +277,6 @@ def _tell(
     print("\n".join([*head, *report.tables(found), *_wrapped(notes)]))
     if wanted.json:
         record.write(wanted.json, record.document(found, measured, described))
-    if wanted.report:
-        record.write(wanted.report, sendable.report(record.document(found, measured, described), facts))
-        print(f"\nThe report is in {wanted.report}; `bench --compare FILES` shows several side by side.")
     if measured.samples or measured.cancelled:
         return INTERRUPTED if measured.cancelled else 0
     raise PeerError("nothing was measured: allow more --seconds")

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from edgespec.errors import PeerError, SettingError
+from edgespec.pairs.placement import Rule
 
 NAME = "llama-server"
 HOST = "127.0.0.1"
@@ -38,6 +39,7 @@ class PeerSettings:
     kv_type: str = "f16"
     draft_kv_type: str = "f16"
     rope: tuple[str, ...] = ()  # flags
+    rules: tuple[Rule, ...] = ()  # where the target's tensors lie that do not follow their layers
 
     @property
     def plain(self) -> PeerSettings:
@@ -93,6 +95,8 @@ def command(settings: PeerSettings, port: int) -> list[str]:
     words += ["--cache-type-k", settings.kv_type, "--cache-type-v", settings.kv_type, *settings.rope]
     if settings.n_gpu_layers >= 0:
         words += ["--n-gpu-layers", str(settings.n_gpu_layers)]
+    for pattern, place in settings.rules:
+        words += ["--override-tensor", f"{pattern}={place}"]
     if "--cache-ram" in known:  # else it keeps old prompts in memory, between two requests
         words += ["--cache-ram", "0"]
     return words + _draft_flags(settings, known)

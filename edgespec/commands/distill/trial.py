@@ -9,7 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.commands.in_turn import FEWEST, PATIENCE, TOKENS, Prompts, answer, endless, in_turn, time_left
+from edgespec.commands.distill.in_turn import (
+    FEWEST,
+    PATIENCE,
+    TOKENS,
+    Prompts,
+    answer,
+    endless,
+    in_turn,
+    time_left,
+)  # fmt: skip
 from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:

@@ -27,6 +27,7 @@ def build() -> dict[str, Any]:
 def measure(asked: dict[str, Any]) -> dict[str, Any]:
     """Runs a pair with speculation and without, in turn; returns speeds, costs and acceptance."""
     import numpy as np
+    from pydantic import TypeAdapter
 
     from edgespec.commands.bench import figures
     from edgespec.commands.bench.lines import OURS, PLAIN, lines_for, units_for
@@ -34,12 +35,10 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker
     from edgespec.commands.prompts import built_in, tokenize
     from edgespec.engine.pair import Pair
-    from edgespec.pairs.rope import Rope
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import sampling_for
 
-    listed = {name: tuple(asked["settings"][name]) for name in ("rpc", "tensor_split")}  # JSON has no tuples
-    settings = PairSettings(**{**asked["settings"], **listed, "rope": Rope(**asked["settings"]["rope"])})
+    settings = TypeAdapter(PairSettings).validate_python(asked["settings"])  # JSON has no tuples
     began = time.perf_counter()
     with Pair(asked["target"], asked["draft"], settings) as pair:
         costs = pair.costs()

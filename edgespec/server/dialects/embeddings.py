@@ -14,7 +14,7 @@ from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
-from edgespec.server.bodies import CheckedRoute
+from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.embeddings import Embeddings, Text
 from edgespec.server.refusal import Refusal
@@ -56,14 +56,11 @@ class EmbeddingDialect:
 
     def routes(self) -> APIRouter:
         """Returns the routes."""
-        router = APIRouter(route_class=CheckedRoute)
-        for path, handler in (
-            ("/v1/embeddings", self.openai),
-            ("/embeddings", self.llama_cpp),
-            ("/embedding", self.llama_cpp),
-        ):
-            router.add_api_route(path, handler, methods=["POST"], response_model=None)
-        return router
+        return checked_router(
+            ("POST", "/v1/embeddings", self.openai),
+            ("POST", "/embeddings", self.llama_cpp),
+            ("POST", "/embedding", self.llama_cpp),
+        )
 
     async def openai(self, wanted: EmbeddingRequest) -> Response:
         """Returns a vector for each text."""

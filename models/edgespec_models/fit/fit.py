@@ -1,8 +1,9 @@
 """What fits: how many layers go on the graphics card and how long the context is, for a pair and a machine.
 
 The draft goes to the fastest memory first, then the whole target; the context is shortened to a useful
-length before layers are left in the machine's own memory, and further only if nothing else helps. The result
-says what was given up. A smaller number format of the cache is proposed if it would help and never chosen,
+length before weights are left in the machine's own memory, and further only if nothing else helps. Of a
+mixture, experts are left there first, as few as possible: a token reads few of them. The result says what was
+given up. A smaller number format of the cache is proposed if it would help and never chosen,
 because it changes the target's scores.
 
 Sizes come from `Asks`: llama.cpp itself, or formulas. This module only chooses.
@@ -29,8 +30,17 @@ SMALLER = "use a smaller model or a smaller quantisation"
 class Asks(Protocol):
     """Says what one model takes."""
 
-    def __call__(self, model: ModelName, *, n_gpu_layers: int, n_ctx: int, kv_type: str | None) -> Need:
-        """kv_type: None is the requested one. n_gpu_layers: -1 is all."""
+    def __call__(
+        self,
+        model: ModelName,
+        *,
+        n_gpu_layers: int,
+        n_ctx: int,
+        kv_type: str | None,
+        cpu_moe: tuple[int, ...] | None,
+    ) -> Need:
+        """kv_type: None is the requested one. n_gpu_layers: -1 is all. cpu_moe: the target's layers whose
+        experts stay in RAM; None: as requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +51,9 @@ class Allotment:
     n_gpu_layers: int  # of the target; -1: all
     draft_gpu_layers: int
     needs: Mapping[ModelName, Need]
+    cpu_moe: tuple[int, ...] | None = (
+        None  # the target's layers whose experts stay in RAM; None: as requested
+    )
 
     @property
     def total(self) -> int:
@@ -86,6 +99,7 @@ class _Search:
     asks: Asks
     devices: Sequence[Device]
     has_draft: bool
+    expert_layers: Sequence[int] = ()  # layers whose experts may stay in RAM
     budgets: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -93,12 +107,23 @@ class _Search:
             self.budgets[device.name] = device.free - margin(device)
 
     def choice(
-        self, n_ctx: int, layers: int, draft_layers: int, *, kv_type: str | None = None, draft: bool = True
+        self,
+        n_ctx: int,
+        layers: int,
+        draft_layers: int,
+        *,
+        kv_type: str | None = None,
+        draft: bool = True,
+        cpu_moe: tuple[int, ...] | None = None,
     ) -> Allotment:
-        needs = {"target": self.asks("target", n_gpu_layers=layers, n_ctx=n_ctx, kv_type=kv_type)}
+        needs: dict[ModelName, Need] = {
+            "target": self.asks("target", n_gpu_layers=layers, n_ctx=n_ctx, kv_type=kv_type, cpu_moe=cpu_moe)
+        }
         if self.has_draft and draft:
-            needs["draft"] = self.asks("draft", n_gpu_layers=draft_layers, n_ctx=n_ctx, kv_type=None)
-        return Allotment(n_ctx, layers, draft_layers, needs)  # type: ignore[arg-type]
+            needs["draft"] = self.asks(
+                "draft", n_gpu_layers=draft_layers, n_ctx=n_ctx, kv_type=None, cpu_moe=None
+            )
+        return Allotment(n_ctx, layers, draft_layers, needs, cpu_moe)
 
     def fits(self, choice: Allotment) -> bool:
         shared = sum(choice.on(device.name) for device in self.devices if device.shares_ram)
@@ -121,13 +146,15 @@ def choose(
     n_ctx: int | None = None,
     n_gpu_layers: int = ALL,
     draft_gpu_layers: int | None = None,
+    expert_layers: Sequence[int] = (),
 ) -> Fit:
     """Returns what fits best. devices: the machine's memory (named RAM) and its graphics cards.
 
     n_ctx: kept if it is given; None: the usual length, or what fits of it. n_gpu_layers: kept
-    if it is not ALL, which means as many as fit. draft_gpu_layers: kept if it is given.
+    if it is not ALL, which means as many as fit. draft_gpu_layers: kept if it is given. expert_layers: the
+    target's layers whose experts may stay in RAM while all else is on a card.
     """
-    search = _Search(asks, devices, has_draft)
+    search = _Search(asks, devices, has_draft, expert_layers)
     wanted = n_ctx or min(n_ctx_train, USUAL_N_CTX)
     lengths = [wanted] if n_ctx else _ladder(wanted)
     choice = _first_that_fits(search, lengths, n_gpu_layers, draft_gpu_layers)
@@ -137,7 +164,7 @@ def choose(
             least = search.choice(lengths[-1], ALL, ALL)
         return Fit(False, least, tuple(devices), (), _proposals(search, least, wanted, n_ctx is not None))
     free = search.has_card and n_gpu_layers == ALL
-    gave_up = _given_up(choice, wanted, layers=free, draft=draft_gpu_layers)
+    gave_up = _given_up(choice, wanted, layers=free, draft=draft_gpu_layers, mixed=len(expert_layers))
     proposals = _smaller_cache(search, choice, wanted) if choice.n_ctx < wanted else ()
     return Fit(True, choice, tuple(devices), gave_up, proposals)
 
@@ -166,9 +193,29 @@ def _first_that_fits(
         return choice
     for n_ctx in [n for n in lengths if n <= useful[-1]]:
         for draft_layers in (ALL, 0) if draft is None else (draft,):
+            if choice := _fewest_experts(search, n_ctx, draft_layers):
+                return choice
             if choice := _most_layers(search, n_ctx, draft_layers):
                 return choice
     return None
+
+
+def _fewest_experts(search: _Search, n_ctx: int, draft_layers: int) -> Allotment | None:
+    """Returns the choice with all layers on cards and as few experts as possible in RAM; None if none fits.
+
+    Those layers are spread evenly, because neighbours lie on one card.
+    """
+    layers, best = search.expert_layers, None
+    low, high = 0, len(layers) + 1
+    while high - low > 1:
+        n = (low + high) // 2
+        spread = tuple(layer for i, layer in enumerate(layers) if i * n % len(layers) < n)
+        choice = search.choice(n_ctx, ALL, draft_layers, cpu_moe=spread)
+        if search.fits(choice):
+            high, best = n, choice
+        else:
+            low = n
+    return best
 
 
 def _longest(search: _Search, lengths: Sequence[int], layers: int, draft_layers: int) -> Allotment | None:
@@ -181,13 +228,14 @@ def _longest(search: _Search, lengths: Sequence[int], layers: int, draft_layers:
 
 def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Allotment | None:
     """Returns the choice with the most target layers on the card, of those that leave some in RAM."""
-    best = search.choice(n_ctx, 0, draft_layers)
+    experts = tuple(search.expert_layers) or None
+    best = search.choice(n_ctx, 0, draft_layers, cpu_moe=experts)
     if not search.fits(best):
         return None
     low, high = 0, best.needs["target"].n_layers
     while high - low > 1:
         middle = (low + high) // 2
-        choice = search.choice(n_ctx, middle, draft_layers)
+        choice = search.choice(n_ctx, middle, draft_layers, cpu_moe=experts)
         if search.fits(choice):
             low, best = middle, choice
         else:
@@ -195,14 +243,21 @@ def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Allotment | 
     return best
 
 
-def _given_up(choice: Allotment, wanted: int, *, layers: bool, draft: int | None) -> tuple[str, ...]:
-    """Says what the choice falls short of. layers: of those too. draft: its layers, if given."""
+def _given_up(
+    choice: Allotment, wanted: int, *, layers: bool, draft: int | None, mixed: int
+) -> tuple[str, ...]:
+    """Says what the choice falls short of. layers: of those too. draft: its layers, if given. mixed: layers
+    with experts that the choice was free to place."""
     found = []
     if choice.n_ctx < wanted:
         found.append(f"the context holds {choice.n_ctx:,} tokens instead of {wanted:,}")
     n_layers = choice.needs["target"].n_layers
     if layers and choice.n_gpu_layers != ALL:
         found.append(f"{n_layers - choice.n_gpu_layers} of the target's {n_layers} layers stay in RAM")
+    if layers and choice.cpu_moe:
+        found.append(
+            f"the experts of {len(choice.cpu_moe)} of the target's {mixed} layers that have some stay in RAM"
+        )
     if layers and choice.draft_gpu_layers == 0 and draft is None and "draft" in choice.needs:
         found.append("the draft stays in RAM")
     return tuple(found)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
-from edgespec.client.answer import AnswerOptions, Ended, Info, Told
+from edgespec.client.answer import AnswerOptions, Ended, Info, StreamedRound
 from edgespec.client.attach import OnProgress
 
 Role = Literal["system", "user", "assistant"]
@@ -27,7 +27,7 @@ class Message:
     text: str
 
 
-StreamEvent = Told | Ended
+StreamEvent = StreamedRound | Ended
 
 
 class Endpoint(Protocol):

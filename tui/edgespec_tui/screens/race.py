@@ -18,7 +18,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from edgespec.client.answer import AnswerOptions, Ended, Told
+from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
 from edgespec.core.stats import Counts
 from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
@@ -42,7 +42,7 @@ class Said:
     text: str = ""
     runs: list[tuple[str, int]] = field(default_factory=list)
 
-    def add(self, told: Told) -> None:
+    def add(self, told: StreamedRound) -> None:
         """Takes a round."""
         join(self.runs, "", len(told.reasoning))
         text = told.round.text
@@ -84,7 +84,7 @@ class Lane:
         """Begins the next answer."""
         self.answers.append(Said(question))
 
-    def note(self, told: Told, *, first: bool) -> None:
+    def note(self, told: StreamedRound, *, first: bool) -> None:
         """Takes a round of the current answer."""
         round_ = told.round
         n = len(round_.tokens) or bool(round_.text or told.reasoning)

@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edgespec.client.answer import Ended, Told
+from edgespec.client.answer import Ended, StreamedRound
 from edgespec.core.stats import Counts
 from edgespec_tui.sessions.conversation import Figure
 
@@ -28,7 +28,7 @@ NAMES = {"model": "draft model"}  # others are shown by their own names
 
 @dataclass(slots=True)
 class LiveFigures(Counts):
-    """Takes the rounds of one answer as they come. clock: seconds, monotonic, the one of `Told.at`."""
+    """Takes the rounds of one answer as they come. clock: monotonic seconds, as in `StreamedRound.at`."""
 
     plain_s: float | None = None
     speculation: bool = True
@@ -52,7 +52,7 @@ class LiveFigures(Counts):
     def __post_init__(self) -> None:
         self.began = self.clock()
 
-    def note(self, told: Told) -> None:
+    def note(self, told: StreamedRound) -> None:
         """Counts one round."""
         round_ = told.round
         n = len(round_.tokens) or bool(round_.text or told.reasoning)  # without tokens, a piece is one

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
-from edgespec.client.answer import AnswerOptions, Ended, Reading, Told
+from edgespec.client.answer import AnswerOptions, Ended, Reading, StreamedRound
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.attached import COMING_BACK
@@ -102,7 +102,7 @@ class TurnWriter:
             await screen.end(self.turn)
         return self.turn
 
-    def _take(self, told: Told) -> None:
+    def _take(self, told: StreamedRound) -> None:
         self.figures.note(told)
         reasoning, text = self._splitter.feed(told.round.text)
         runs = [(span.source, len(span.text)) for span in told.spans] or runs_of_round(

@@ -10,6 +10,7 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
+from edgespec.server.dialects.anthropic.errors import error_of
 from edgespec.server.events import event
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
@@ -33,7 +34,7 @@ class MessageAnswer:
 
     async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the message in one piece. Raises Refusal."""
-        async for part in generation.parts():
+        async for part in generation.rounds():
             self.turn.feed(part.round)
             self._stopped_by = part.round.stopped_by
         ended = self._ended(generation.choices[0].finish)
@@ -84,14 +85,14 @@ class MessageAnswer:
         yield _event("ping", {})
         finish = None
         try:
-            async for part in generation.parts():
+            async for part in generation.rounds():
                 for delta in self.turn.feed(part.round):
                     for name, data in self._events(delta):
                         yield _event(name, data)
                 finish = part.round.finish or finish
                 self._stopped_by = part.round.stopped_by
         except Refusal as refusal:
-            yield event(refusal.anthropic(self.request_id), "error")
+            yield event(error_of(refusal, self.request_id), "error")
             return
         if not self._blocks:
             for name, data in self._begin("text", {"type": "text", "text": ""}):

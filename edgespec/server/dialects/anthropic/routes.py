@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from edgespec.server.answering import Answering, with_pair
-from edgespec.server.bodies import CheckedRoute
+from edgespec.server.answering import Dialect, with_pair
+from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.anthropic.answers import MessageAnswer
+from edgespec.server.dialects.anthropic.errors import error_of
 from edgespec.server.dialects.anthropic.requests import CountRequest, MessagesRequest
 from edgespec.server.turns import readers
 
 
-class AnthropicDialect:
+class AnthropicDialect(Dialect):
     """Answers Anthropic's clients."""
 
-    def __init__(self, answering: Answering) -> None:
-        self.answering = answering
+    errors: ClassVar = {"/v1/messages": error_of, "/messages": error_of}
 
     def routes(self) -> APIRouter:
-        """Returns the routes of this dialect."""
-        router = APIRouter(route_class=CheckedRoute)
-        for path, handler in (
-            ("/v1/messages", self.messages),
-            ("/v1/messages/count_tokens", self.count_tokens),
-        ):
-            router.add_api_route(path, handler, methods=["POST"], response_model=None)
-        return router
+        return checked_router(
+            ("POST", "/v1/messages", self.messages),
+            ("POST", "/v1/messages/count_tokens", self.count_tokens),
+        )
 
     @with_pair
     async def messages(self, wanted: MessagesRequest, request: Request) -> Response:

@@ -14,7 +14,7 @@ from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import Sampling
 from edgespec.server.dialects.llama_cpp.requests import LlamaGenerationRequest
 from edgespec.server.events import event
-from edgespec.server.generation import AnswerChoices, Part
+from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
 
@@ -32,7 +32,7 @@ class Written:
     line: int = 0  # where the last line begins
     checked: bool = True  # its indentation is known to be right
 
-    def add(self, part: Part, body: LlamaGenerationRequest, ms: float) -> tuple[str, bool]:
+    def add(self, part: ChoiceRound, body: LlamaGenerationRequest, ms: float) -> tuple[str, bool]:
         """Takes a round; returns the text to send, and whether it is the last."""
         before = len(self.text)
         self.text += part.round.text
@@ -93,10 +93,10 @@ class LlamaAnswer:
         except Refusal as refusal:
             yield event(refusal.body(), "error")
 
-    async def _said(self, generation: AnswerChoices) -> AsyncIterator[tuple[Part, str, bool]]:
+    async def _said(self, generation: AnswerChoices) -> AsyncIterator[tuple[ChoiceRound, str, bool]]:
         """Yields each round with its text, and whether it ends its choice."""
         self.written = [Written() for _ in generation.choices]
-        async for part in generation.parts():
+        async for part in generation.rounds():
             choice = generation.choices[part.index]
             ms = (choice.last - choice.first) * 1000
             text, over = self.written[part.index].add(part, self.body, ms)
@@ -104,7 +104,7 @@ class LlamaAnswer:
                 generation.stop(part.index, "length")
             yield part, text, over or part.round.finish is not None
 
-    def _chunks(self, generation: AnswerChoices, part: Part, text: str) -> list[ServerSentEvent]:
+    def _chunks(self, generation: AnswerChoices, part: ChoiceRound, text: str) -> list[ServerSentEvent]:
         """Returns the events of a part: one, or one for each token whose probabilities are wanted."""
         choice = generation.choices[part.index]
         if not part.reading and (self.body.warms_up or not (part.round.tokens or text)):

@@ -15,8 +15,8 @@ from edgespec.chat.traits import traits_of
 from edgespec.engine.messages import Loaded, SlotName
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
-from edgespec.server.answering import Answering, with_pair
-from edgespec.server.bodies import CheckedRoute
+from edgespec.server.answering import Dialect, with_pair
+from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
@@ -37,31 +37,21 @@ from edgespec.server.refusal import Refusal, closed
 BATCH = 2000  # tokens that are written at once
 
 
-class LlamaCppDialect:
+class LlamaCppDialect(Dialect):
     """Answers clients made for llama-server."""
 
-    def __init__(self, answering: Answering) -> None:
-        self.answering = answering
-
     def routes(self) -> APIRouter:
-        """Returns the routes of this dialect."""
-        router = APIRouter(route_class=CheckedRoute)
-        for path, handler, method in (
-            ("/completion", self.complete, "POST"),
-            ("/completions", self.complete, "POST"),
-            ("/infill", self.infill, "POST"),
-            ("/tokenize", self.tokenize, "POST"),
-            ("/detokenize", self.detokenize, "POST"),
-            ("/apply-template", self.apply_template, "POST"),
-            ("/props", self.props, "GET"),
-            ("/slots", self.closed if self.answering.settings.no_slots else self.slots, "GET"),
-            ("/slots/{slot}", self.slot_action, "POST"),
-        ):
-            visible = path != "/completions"
-            router.add_api_route(
-                path, handler, methods=[method], response_model=None, include_in_schema=visible
-            )
-        return router
+        return checked_router(
+            ("POST", "/completion", self.complete),
+            ("POST", "/completions", self.complete),
+            ("POST", "/infill", self.infill),
+            ("POST", "/tokenize", self.tokenize),
+            ("POST", "/detokenize", self.detokenize),
+            ("POST", "/apply-template", self.apply_template),
+            ("GET", "/props", self.props),
+            ("GET", "/slots", self.closed if self.answering.settings.no_slots else self.slots),
+            ("POST", "/slots/{slot}", self.slot_action),
+        )
 
     # -- text
 

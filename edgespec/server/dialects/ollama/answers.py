@@ -37,7 +37,7 @@ class OllamaAnswer:
     async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the answer in one piece. Raises Refusal."""
         scored: list[Scored] = []
-        async for part in generation.parts():
+        async for part in generation.rounds():
             self.turn.feed(part.round)
             self._tokens += part.round.tokens
             scored += part.scored
@@ -48,7 +48,7 @@ class OllamaAnswer:
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[bytes]:
         """Yields the lines of an answer; a failure in the middle is its last line."""
         try:
-            async for part in generation.parts():
+            async for part in generation.rounds():
                 deltas = self.turn.feed(part.round)
                 self._tokens += part.round.tokens
                 content = "".join(delta.text for delta in deltas if isinstance(delta, Content))
@@ -59,7 +59,7 @@ class OllamaAnswer:
                 yield encoded({**self._line(self._said("", "", calls), ()), "done": False})
             yield encoded({**self._line(self._said("", ""), ()), **await self._end(generation)})
         except Refusal as refusal:
-            yield encoded(refusal.ollama())
+            yield encoded(error_of(refusal))
 
     def _said(self, content: str, thinking: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         thought = {"thinking": thinking} if thinking else {}
@@ -116,3 +116,8 @@ def now() -> str:
 def encoded(line: dict[str, Any]) -> bytes:
     """Returns a line of a stream."""
     return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+
+
+def error_of(refusal: Refusal, _request_id: str = "") -> dict[str, Any]:
+    """Returns a refusal as Ollama has it: a sentence."""
+    return {"error": refusal.body()["error"]["message"]}

@@ -13,17 +13,17 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.families.known import PLAIN
 from edgespec.engine.messages import Submit
-from edgespec.server.answering import Answering, LineStream, with_pair
-from edgespec.server.bodies import CheckedRoute
+from edgespec.server.answering import Answering, Dialect, LineStream, with_pair
+from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.embeddings import in_pieces, texts_of
-from edgespec.server.dialects.ollama.answers import NANO, OllamaAnswer, encoded, nothing_said
+from edgespec.server.dialects.ollama.answers import NANO, OllamaAnswer, encoded, error_of, nothing_said
 from edgespec.server.dialects.ollama.models import listed, shown, tagged
 from edgespec.server.dialects.ollama.requests import (
     NamedModel,
@@ -46,33 +46,32 @@ PULSE_S = 0.5  # between two lines of a pull
 AT_START = ("num_ctx", "num_batch", "num_gpu", "num_thread", "use_mmap", "main_gpu", "numa")
 
 
-class OllamaDialect:
+class OllamaDialect(Dialect):
     """Answers Ollama's clients."""
 
+    errors: ClassVar = {"/api/": error_of}
+
     def __init__(self, answering: Answering) -> None:
-        self.answering = answering
+        super().__init__(answering)
         self._unused: set[str] = set()  # options of which the person at the terminal was told
 
     def routes(self) -> APIRouter:
-        """Returns the routes of this dialect."""
-        router = APIRouter(route_class=CheckedRoute, prefix="/api")
-        for path, handler, method in (
-            ("/version", self.version, "GET"),
-            ("/tags", self.tags, "GET"),
-            ("/ps", self.running, "GET"),
-            ("/show", self.show, "POST"),
-            ("/chat", self.chat, "POST"),
-            ("/generate", self.generate, "POST"),
-            ("/embed", self.embed, "POST"),
-            ("/embeddings", self.embed_one, "POST"),
-            ("/pull", self.pull, "POST"),
-            ("/delete", self.refused, "DELETE"),
-            ("/copy", self.refused, "POST"),
-            ("/create", self.refused, "POST"),
-            ("/push", self.refused, "POST"),
-        ):
-            router.add_api_route(path, handler, methods=[method], response_model=None)
-        return router
+        return checked_router(
+            ("GET", "/version", self.version),
+            ("GET", "/tags", self.tags),
+            ("GET", "/ps", self.running),
+            ("POST", "/show", self.show),
+            ("POST", "/chat", self.chat),
+            ("POST", "/generate", self.generate),
+            ("POST", "/embed", self.embed),
+            ("POST", "/embeddings", self.embed_one),
+            ("POST", "/pull", self.pull),
+            ("DELETE", "/delete", self.refused),
+            ("POST", "/copy", self.refused),
+            ("POST", "/create", self.refused),
+            ("POST", "/push", self.refused),
+            prefix="/api",
+        )
 
     # -- answers
 

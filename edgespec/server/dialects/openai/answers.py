@@ -16,7 +16,7 @@ from sse_starlette import ServerSentEvent
 from edgespec import __version__
 from edgespec.server.dialects.openai.requests import GenerationRequest
 from edgespec.server.events import done, event
-from edgespec.server.generation import AnswerChoices, Part
+from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.logprobs import Scored, for_text
 from edgespec.server.refusal import Refusal
 
@@ -44,7 +44,7 @@ class CompletionAnswer:
         """Returns the first chunk of a choice, None if there is none."""
         return {"text": self.echo[index]} if self.echo else None
 
-    def _parts(self, part: Part) -> list[dict[str, Any]]:
+    def _parts(self, part: ChoiceRound) -> list[dict[str, Any]]:
         """Returns a round's text, chunk by chunk."""
         return [{"text": part.round.text}] if part.round.text else []
 
@@ -52,7 +52,7 @@ class CompletionAnswer:
         """Returns an empty chunk."""
         return {"text": ""}
 
-    def _hear(self, part: Part) -> None:
+    def _hear(self, part: ChoiceRound) -> None:
         """Takes a round of an answer that is sent in one piece."""
 
     def _said(self, index: int, text: str) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class CompletionAnswer:
 
     async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the answer in one piece, once it has ended. Raises Refusal."""
-        async for part in generation.parts():
+        async for part in generation.rounds():
             if self.body.warms_up:
                 continue
             generation.choices[part.index].text.append(part.round.text)
@@ -109,7 +109,7 @@ class CompletionAnswer:
             if opening := self._opening(i):
                 yield self._chunk(i, opening)
         try:
-            async for part in generation.parts():
+            async for part in generation.rounds():
                 for chunk in self._chunks(generation, part):
                     yield chunk
         except Refusal as refusal:
@@ -121,7 +121,7 @@ class CompletionAnswer:
             yield event({**frame, "timings": timings})
         yield done()
 
-    def _chunks(self, generation: AnswerChoices, part: Part) -> list[ServerSentEvent]:
+    def _chunks(self, generation: AnswerChoices, part: ChoiceRound) -> list[ServerSentEvent]:
         finish, choice = part.round.finish, generation.choices[part.index]
         timings = {"timings": choice.timings(self.plain_s)} if finish or self.body.timings_per_token else {}
         told: dict[str, Any] = {**timings} if self.body.timings_per_token else {}
@@ -150,7 +150,7 @@ class CompletionAnswer:
         return event({**frame, "choices": [choice], **nothing, **(beside or {})})
 
 
-def _told(generation: AnswerChoices, part: Part) -> dict[str, Any]:
+def _told(generation: AnswerChoices, part: ChoiceRound) -> dict[str, Any]:
     """Returns the `edgespec` object of a chunk, for a round."""
     round_ = part.round
     return {

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.dialects.openai.answers import CompletionAnswer
-from edgespec.server.generation import AnswerChoices, Part
+from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.turns import TurnReader
 
@@ -32,14 +32,14 @@ class ChatAnswer(CompletionAnswer):
     def _opening(self, index: int) -> dict[str, Any] | None:
         return {"delta": {"role": "assistant", "content": None}}
 
-    def _parts(self, part: Part) -> list[dict[str, Any]]:
+    def _parts(self, part: ChoiceRound) -> list[dict[str, Any]]:
         deltas = [_delta(delta) for delta in self.turns[part.index].feed(part.round)]
         return [{"delta": _in_older_words(delta) if self.functions else delta} for delta in deltas]
 
     def _nothing(self) -> dict[str, Any]:
         return {"delta": {}}
 
-    def _hear(self, part: Part) -> None:
+    def _hear(self, part: ChoiceRound) -> None:
         self.turns[part.index].feed(part.round)
 
     def _said(self, index: int, text: str) -> dict[str, Any]:
@@ -85,7 +85,7 @@ class FillAnswer(CompletionAnswer):
     whole_object: ClassVar[str] = "chat.completion"
     chunk_object: ClassVar[str] = "chat.completion.chunk"
 
-    def _parts(self, part: Part) -> list[dict[str, Any]]:
+    def _parts(self, part: ChoiceRound) -> list[dict[str, Any]]:
         return [{"delta": {"role": "assistant", "content": part.round.text}}] if part.round.text else []
 
     def _nothing(self) -> dict[str, Any]:

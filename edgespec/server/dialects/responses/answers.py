@@ -50,7 +50,7 @@ class ResponseAnswer:
 
     async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the response in one piece. Raises Refusal."""
-        async for part in generation.parts():
+        async for part in generation.rounds():
             for delta in self.turn.feed(part.round):
                 self._events(delta)
         choice = generation.choices[0]
@@ -63,7 +63,7 @@ class ResponseAnswer:
             yield self._event(name, {"response": self._response("in_progress", None)})
         finish = None
         try:
-            async for part in generation.parts():
+            async for part in generation.rounds():
                 beside = self._beside(generation) if self.timings else {}
                 if part.reading:
                     progress = {"prompt_progress": generation.choices[0].progress(), **beside}

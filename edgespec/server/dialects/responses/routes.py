@@ -7,35 +7,23 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from edgespec.server.answering import Answering, with_pair
-from edgespec.server.bodies import CheckedRoute
+from edgespec.server.answering import Dialect, with_pair
+from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.responses.answers import ResponseAnswer
 from edgespec.server.dialects.responses.requests import InputRequest, ResponsesRequest
 from edgespec.server.turns import readers
 
 
-class ResponsesDialect:
+class ResponsesDialect(Dialect):
     """Answers clients of the Responses API."""
 
-    def __init__(self, answering: Answering) -> None:
-        self.answering = answering
-
     def routes(self) -> APIRouter:
-        """Returns the routes of this dialect."""
-        router = APIRouter(route_class=CheckedRoute)
-        for prefix in ("/v1", ""):
-            for path, handler in (
-                ("/responses", self.respond),
-                ("/responses/input_tokens", self.input_tokens),
-            ):
-                router.add_api_route(
-                    prefix + path,
-                    handler,
-                    methods=["POST"],
-                    response_model=None,
-                    include_in_schema=prefix == "/v1",
-                )
-        return router
+        return checked_router(
+            ("POST", "/v1/responses", self.respond),
+            ("POST", "/responses", self.respond),
+            ("POST", "/v1/responses/input_tokens", self.input_tokens),
+            ("POST", "/responses/input_tokens", self.input_tokens),
+        )
 
     @with_pair
     async def respond(self, wanted: ResponsesRequest, request: Request) -> Response:

@@ -1,0 +1,96 @@
+"""OpenAI's routes: chat, text and gaps, and how many tokens a conversation has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from edgespec.engine.messages import Submit
+from edgespec.server.answering import Dialect, with_pair
+from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.openai.answers import CompletionAnswer
+from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
+from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
+from edgespec.server.filling import FillIn, GapFields
+from edgespec.server.turns import readers
+
+
+class OpenAIDialect(Dialect):
+    """Answers OpenAI's clients, and Mistral's where they ask for a gap to be filled."""
+
+    def routes(self) -> APIRouter:
+        """Returns the routes of this dialect; some clients are given the root, and some add /v1."""
+        return checked_router(
+            ("POST", "/v1/chat/completions", self.chat),
+            ("POST", "/chat/completions", self.chat),
+            ("POST", "/v1/chat/completions/input_tokens", self.input_tokens),
+            ("POST", "/chat/completions/input_tokens", self.input_tokens),
+            ("POST", "/v1/completions", self.complete),
+            ("POST", "/v1/fim/completions", self.fill),
+            ("POST", "/edgespec/count", self.count),
+        )
+
+    @with_pair
+    async def chat(self, body: ChatRequest, request: Request) -> Response:
+        """Answers with the assistant's next turn."""
+        body.check()
+        about = self.answering.loaded()
+        submits, composed = await self.answering.chat_submits(body)
+        several = body.parallel_tool_calls is not False
+        verbose = self.answering.settings.verbose if body.verbose is None else body.verbose
+        answer = ChatAnswer(
+            self.answering.name(),
+            about.plain_s,
+            body,
+            turns=readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several),
+            prompt=composed.text if verbose else None,
+            functions=body.calls_functions,
+        )
+        return await self.answering.answer(request, submits, answer, body)
+
+    @with_pair
+    async def count(self, body: ChatRequest) -> dict[str, int]:
+        """Returns how many tokens the prompt of a conversation has; evaluates nothing."""
+        about = self.answering.loaded()
+        return {"n_tokens": await self.answering.n_tokens(body), "n_ctx": about.n_ctx}
+
+    @with_pair
+    async def input_tokens(self, body: ChatRequest) -> dict[str, Any]:
+        """Returns the same in the format of OpenAI and llama-server."""
+        return {"object": "response.input_tokens", "input_tokens": await self.answering.n_tokens(body)}
+
+    @with_pair
+    async def complete(self, body: CompletionRequest, request: Request) -> Response:
+        """Continues text."""
+        body.check()
+        about = self.answering.loaded()
+        prompts = body.prompts()
+        if body.suffix is not None:
+            filled = GapFields(input_prefix=str(prompts[0]), input_suffix=body.suffix)
+            prompts = [await FillIn(self.answering).prompt(filled, body.limit())]
+        submits = [
+            submit
+            for prompt in prompts
+            for submit in body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
+        ]
+        echo = [_shown(submit) for submit in submits] if body.echo else ()
+        answer = CompletionAnswer(self.answering.name(), about.plain_s, body, echo)
+        return await self.answering.answer(request, submits, answer, body)
+
+    @with_pair
+    async def fill(self, body: FillRequest, request: Request) -> Response:
+        """Fills the gap between two texts, as Mistral's clients ask for it."""
+        about = self.answering.loaded()
+        if body.seed is None:
+            body.seed = body.random_seed
+        gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
+        prompt = await FillIn(self.answering).prompt(gap, body.limit())
+        submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
+        answer = FillAnswer(self.answering.name(), about.plain_s, body)
+        return await self.answering.answer(request, submits, answer, body)
+
+
+def _shown(submit: Submit) -> str:
+    return str(submit.prompt).encode("utf-8", "replace").decode()

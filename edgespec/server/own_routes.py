@@ -1,0 +1,67 @@
+"""What the server says of itself: whether it runs, its figures, and that it is the one it says it is."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from fastapi.responses import JSONResponse, Response
+
+from edgespec.client.state_file import PROOF_PATH, ServerState
+from edgespec.server.bodies import checked_router
+from edgespec.server.metrics import Metrics
+from edgespec.server.refusal import closed, unavailable
+from edgespec.server.settings import ServerSettings
+from edgespec.server.supervisor import Supervisor
+
+HEARS_S = 2.0  # how long a worker may take to answer a ping
+
+
+class OwnRoutes:
+    """Answers monitors, and programs that have read the server's file."""
+
+    def __init__(
+        self, worker: Supervisor, settings: ServerSettings, metrics: Metrics, state: ServerState
+    ) -> None:
+        """state: what the server's file says of it."""
+        self._worker, self._settings, self._metrics, self._state = worker, settings, metrics, state
+        self._began = int(time.time())
+
+    def routes(self) -> APIRouter:
+        """Returns the routes."""
+        router = checked_router(
+            ("GET", "/v1/health", self.health),
+            ("HEAD", "/v1/health", self.health),
+            ("GET", "/health", self.health),
+            ("HEAD", "/health", self.health),
+        )
+        for path, handler in ((PROOF_PATH, self.proof), ("/metrics", self.figures)):
+            router.add_api_route(path, handler, include_in_schema=False, response_model=None)
+        return router
+
+    async def health(self) -> Response:
+        """Says whether the engine runs."""
+        state: str = self._worker.state
+        if state == "unloaded":  # the next request loads it
+            return JSONResponse({"status": "ok"})
+        if state == "ready" and await self._worker.hears(HEARS_S):
+            return JSONResponse({"status": "ok"})
+        if state == "ready" and self._worker.state == "ready":
+            state = "silent"
+            refusal = unavailable("the engine does not respond: if it stays silent, it is restarted")
+        else:
+            state, refusal = self._worker.state, self._worker.absence()
+        return JSONResponse({"status": state, **refusal.body()}, refusal.status, refusal.headers())
+
+    async def proof(self, nonce: Annotated[str, Query(min_length=16, max_length=200)]) -> dict[str, str]:
+        """Proves that this server wrote the file which a client has read."""
+        return {"proof": self._state.proof(nonce)}
+
+    async def figures(self) -> Response:
+        """Returns Prometheus's figures."""
+        if self._settings.no_metrics:
+            raise closed("/metrics", "--no-metrics")
+        body, media_type = self._metrics.text()
+        began = {"process-start-time-unix": str(self._began)}  # as in llama-server
+        return Response(body, headers={"content-type": media_type, **began})
