@@ -58,6 +58,7 @@ TUI += ("palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
+LLAMA |= {"llama.state_parts"}
 LLAMA |= {
     f"llama.heads.{name}"
     for name in (

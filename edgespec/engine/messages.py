@@ -24,6 +24,7 @@ from edgespec.pairs.settings import PairSettings
 
 Stage = Literal["target", "draft", "caches", "measuring"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining", "fault"]
+SlotName = Literal["save", "restore", "erase"]
 HEAD = struct.Struct("<Q")
 LONGEST_TEXT = 2**22  # bytes that are turned into tokens at once; more for a context that may hold them
 MOST_TOKENS = 2**18  # of a text, that whoever asks for them gets
@@ -94,6 +95,26 @@ class Spelt:
 
     id: str
     pieces: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAction:
+    """Asks for a slot's text to be saved to a file, restored from one, or forgotten."""
+
+    id: str
+    slot: int
+    action: SlotName
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDone:
+    """An action is done."""
+
+    id: str
+    n_tokens: int  # saved, restored or forgotten
+    n_bytes: int  # of the file
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +211,10 @@ class StepReport(NamedTuple):  # see `Round`
     in_slots: int = 0  # requests in slots, summed over these evaluations
 
 
-ToWorker = LoadRequest | Submit | Cancel | Tokenize | Spell | LargeBodies | Ping
-FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | StepReport | Pong
+ToWorker = LoadRequest | Submit | Cancel | Tokenize | Spell | SlotAction | LargeBodies | Ping
+FromWorker = (
+    Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | SlotDone | StepReport | Pong
+)
 
 
 def longest_text(n_ctx: int) -> int:

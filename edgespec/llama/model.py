@@ -150,7 +150,7 @@ class Model:
         _place(params, devices, tensor_split, rules)
         self.rules = tuple(rules)
         params.n_gpu_layers, params.vocab_only = n_gpu_layers, vocab_only
-        self.adapters: list[Any] = []  # pointers of those that were added
+        self.adapters: list[tuple[Path, Any]] = []  # with their pointers
         self.mtp = params.load_mtp = mtp
         params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
         self.no_alloc = params.no_alloc = no_alloc
@@ -255,7 +255,7 @@ class Model:
                     f"{Path(adapter.path).name} is no adapter for {self.path.name}: {last_complaint()}; name "
                     "one that was made for this model"
                 )
-            self.adapters.append(loaded)
+            self.adapters.append((Path(adapter.path), loaded))
 
     @property
     def on_gpu(self) -> bool:

@@ -83,6 +83,7 @@ def pair_settings(
     slots: int = 1,
     cache_tokens: int | None = None,
     cache_ram: int | None = None,
+    cache_disk: int = 0,
     keep_texts: int = 0,
     remember: bool = True,
 ) -> PairSettings:
@@ -103,6 +104,7 @@ def pair_settings(
         slots=slots,
         cache_tokens=cache_tokens,
         cache_ram=cache_ram,
+        cache_disk=cache_disk,
         rope=rope(arguments),
         keep_texts=keep_texts,
     )

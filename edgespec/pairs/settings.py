@@ -46,6 +46,7 @@ class PairSettings:
     # bytes of host memory for prompts that are in no slot; None: a quarter of what is free, 8 GiB
     # at most
     cache_ram: int | None = None
+    cache_disk: int = 0  # bytes of files for prompts, which outlive the program
     rope: Rope = Rope()  # of the target, and of a draft with the same positions
     keep_texts: int = 0  # bytes of prompts and answers kept for `edgespec distill`, the oldest out
 
@@ -63,6 +64,7 @@ class PairSettings:
             whole("the number of tokens in the cache", self.cache_tokens, self.n_ctx or 2, 2**31 - 1)
         if self.cache_ram is not None:
             whole("the memory for prompts", self.cache_ram, 0, 2**50)
+        whole("the room for prompts on disk", self.cache_disk, 0, 2**50)
         whole("the room for kept texts", self.keep_texts, 0, 2**50)
         check_threads(self.threads)
         if self.tensor_split and not (min(self.tensor_split) >= 0 and 0 < sum(self.tensor_split) < math.inf):

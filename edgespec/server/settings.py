@@ -48,5 +48,6 @@ class ServerSettings:
     log: LogFormat = "quiet"
     idle_s: float | None = None  # seconds without a request after which the model is unloaded; None keeps it
     verbose: bool = False  # chats show prompts
+    slot_folder: Path | None = None  # where slots' texts may be saved
     no_slots: bool = False  # those routes are closed
     no_metrics: bool = False

@@ -143,6 +143,12 @@ class InfillRequest(LlamaGenerationRequest, GapFields):
     """POST /infill."""
 
 
+class SlotFile(BaseModel):
+    """POST /slots/N. filename: in the folder of --slot-save-path."""
+
+    filename: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_. -]{0,199}$")] | None = None
+
+
 class TokenizeRequest(BaseModel):
     """POST /tokenize."""
 

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.traits import traits_of
-from edgespec.engine.messages import Loaded
+from edgespec.engine.messages import Loaded, SlotName
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Dialect, with_pair
@@ -26,6 +26,7 @@ from edgespec.server.dialects.llama_cpp.requests import (
     LlamaCompletion,
     LlamaGenerationRequest,
     Prompt,
+    SlotFile,
     TokenizeRequest,
     llama_submits,
 )
@@ -235,10 +236,23 @@ class LlamaCppDialect(Dialect):
         """Refuses to show slots, because the server was started with --no-slots."""
         raise closed("/slots", "--no-slots")
 
-    async def slot_action(self, slot: int, action: str = "") -> Response:
-        """Refuses: the engine's prompts are not written to files."""
-        sentence = f"slots are not saved, restored or erased here (slot {slot}, action {action!r})"
-        raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+    @with_pair
+    async def slot_action(self, slot: int, action: SlotName, body: SlotFile | None = None) -> dict[str, Any]:
+        """Saves what a slot holds to a file, restores it from one, or has it forgotten."""
+        folder, name = self.answering.settings.slot_folder, body and body.filename
+        if folder is None:
+            sentence = "slots are not saved, restored or erased here: the server needs --slot-save-path"
+            raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+        if not name and action != "erase":
+            raise Refusal(400, "filename is missing", param="filename", code="missing_required_parameter")
+        path = str(folder / name) if name else ""
+        done = await self.answering.worker.slot_action(slot, action, path)
+        if action == "erase":
+            return {"id_slot": slot, "n_erased": done.n_tokens}
+        counted, bytes_ = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")
+        counts = {counted: done.n_tokens, bytes_: done.n_bytes}
+        times = {f"{action}_ms": round(1000 * done.seconds, 3)}
+        return {"id_slot": slot, "filename": name, **counts, "timings": times}
 
 
 def _caps(template: str) -> dict[str, bool]:

@@ -93,6 +93,7 @@ class GenerationRequest(FormFields):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    id_slot: StrictInt | None = None  # llama-server's: the slot that is wished for
     n_predict: StrictInt | None = None  # llama-server's name, which may be 0
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StopText | Annotated[Listed[StopText], Field(max_length=64)] | None = None
@@ -215,6 +216,7 @@ class GenerationRequest(FormFields):
             ignore_eos=bool(self.ignore_eos),
             fresh=defaults.fresh if self.cache_prompt is None else not self.cache_prompt,
             adapters=scales_of(self.lora, defaults.adapters) if self.lora else defaults.adapters,
+            slot=self.id_slot,
             lane=how.lane,
         )
         return [
