@@ -39,7 +39,7 @@ ROOMS = (
 )
 SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
     {"refusal", "logs", "logprobs", "engine_status", "parent_process", "settings", "pairs", "events"},
-    {"json_body", "presence", "worker_process"},
+    {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},
     {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
@@ -59,6 +59,7 @@ MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "disti
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
 LLAMA |= {"llama.state_parts"}
+LLAMA |= {"llama.projector"}
 LLAMA |= {
     f"llama.heads.{name}"
     for name in (

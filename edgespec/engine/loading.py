@@ -43,13 +43,14 @@ class PairFiles:
     """What a pair is loaded from.
 
     head: in the draft's file or, without one, in the target's. translation: for a draft with another
-    vocabulary.
+    vocabulary. medium: cells of the largest picture that the target has to read at once.
     """
 
     target: Path
     draft: Path | None = None
     head: Head | None = None
     translation: Translation | None = None
+    medium: int = 0
 
     @property
     def head_in_target(self) -> bool:
@@ -88,7 +89,7 @@ def load_pair(
     remote.watch(settings.rpc)
     on_progress("caches", WEIGHTS)
     wanted = settings_for(large, settings)
-    of_target = replace(wanted, n_rows=n_rows)
+    of_target = replace(wanted, n_rows=n_rows, medium=files.medium)
     context = opened.enter_context(_target_context(large, of_target, settings.scales))
     guessing = small or (large if files.head_in_target else None)
     if guessing is None:

@@ -97,4 +97,6 @@ def about(pair: Pair) -> Loaded:
         break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
         adapters=pair.settings.adapters,
         beyond_trained=pair.beyond_trained or "",
+        reads=pair.reads,
+        no_media=pair.no_media,
     )

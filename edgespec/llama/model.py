@@ -38,6 +38,7 @@ from edgespec.llama.ggml import local_devices
 from edgespec.llama.tensor_rules import tensor_rules
 from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.placement import Rule
+from edgespec.system.builds import here, whole_build
 from edgespec.system.isolate import NO_MEMORY
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
@@ -67,9 +68,22 @@ def _keep_log(level: int, text: bytes, _user_data: object) -> None:
         sys.stderr.write(text.decode("utf-8", "replace"))
 
 
-def take_log() -> None:
-    """Redirects llama.cpp's log here, also if something else has taken it."""
+def take_log(mtmd: Any = None) -> None:
+    """Redirects llama.cpp's log here, and that of `mtmd_cpp`, also if something else has taken it."""
     C.llama_log_set(_keep_log, ctypes.c_void_p(0))
+    if mtmd:
+        mtmd.mtmd_helper_log_set(_keep_log, ctypes.c_void_p(0))
+
+
+def mtmd_cpp() -> Any:
+    """Returns llama-cpp-python's module that reads pictures and sounds. Raises ModelUnsupportedError."""
+    try:
+        from llama_cpp import mtmd_cpp
+    except (ImportError, OSError, AttributeError, FileNotFoundError, RuntimeError):
+        raise ModelUnsupportedError(
+            f"this build of llama.cpp reads no pictures: replace it with {whole_build(here())}"
+        ) from None
+    return mtmd_cpp
 
 
 take_log()

@@ -17,6 +17,7 @@ from edgespec.pairs.adapters import parse_adapters
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
 from edgespec.pairs.placement import Placement, placement
+from edgespec.pairs.projector import NONE
 from edgespec.pairs.rope import AS_THE_FILE_SAYS, Rope
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
@@ -107,6 +108,7 @@ def pair_settings(
         cache_disk=cache_disk,
         rope=rope(arguments),
         keep_texts=keep_texts,
+        mmproj=getattr(arguments, "mmproj", NONE),
     )
 
 

@@ -34,7 +34,7 @@ from edgespec.sampling.distribution import (
     point_mass,
 )
 from edgespec.sampling.masks import Allowed, History, Masks
-from edgespec.sampling.repetition import Repetition
+from edgespec.sampling.repetition import Repetition, last_of_text
 from edgespec.sampling.settings import ORDER, Sampling, sampling_for
 from edgespec.sampling.truncation import (
     below,
@@ -252,7 +252,7 @@ class Sampler:
     def _penalised(self, ids: Ids | None, logits: _Row, history: History) -> _Row:
         """Returns logits after llama_sampler_penalties_apply. ids: their tokens, ascending; None is all."""
         s = self.sampling
-        seen, count = np.unique(np.asarray(history[-s.penalty_last_n :], np.int64), return_counts=True)
+        seen, count = np.unique(last_of_text(history, s.penalty_last_n), return_counts=True)
         at, known = self._at(ids, logits.size, seen)
         old, count = logits[at], count[known]
         new = np.where(old <= 0, old * s.repeat_penalty, old / s.repeat_penalty)

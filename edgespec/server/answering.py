@@ -24,7 +24,8 @@ from starlette.types import Receive, Scope, Send
 from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
 from edgespec.chat.well_known import template_or_fallback, turn_end
-from edgespec.engine.messages import Loaded, LoadRequest, Submit, longest_text
+from edgespec.engine.media_marks import mixed
+from edgespec.engine.messages import Attachment, Loaded, LoadRequest, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
@@ -126,12 +127,13 @@ class Answering:
             return "given"
         return "model" if about.chat_template else "chatml"
 
-    async def composed(self, body: ChatRequest) -> Composed:
-        """Returns the prompt of a conversation; raises Refusal."""
+    async def composed(self, body: ChatRequest) -> tuple[Composed, list[Attachment]]:
+        """Returns the prompt of a conversation, and the media that it has marks of; raises Refusal."""
         about = self.loaded()
         template = self.template(about)
         tools = body.usable_tools()
-        messages = [message.for_template() for message in body.messages]
+        media: list[Attachment] = []
+        messages = [message.for_template(about.reads, media) for message in body.messages]
         if (size := n_characters(messages)) > (most := longest_text(about.n_ctx)):
             sentence = f"the messages have {size:,} characters, and {most:,} are read at once: shorten them"
             raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
@@ -154,7 +156,7 @@ class Answering:
         given_up = threading.Event()
         GIVEN_UP.set(given_up)
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(work), media
         except TemplateError as error:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
         finally:
@@ -162,7 +164,7 @@ class Answering:
 
     async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], Composed]:
         """Returns the generations that a conversation asks for, and how to read them. Raises Refusal."""
-        composed, form = await self.composed(body), None
+        (composed, media), form = await self.composed(body), None
         if body.must_call:
             composed, schema = forced(composed)
             try:
@@ -172,7 +174,7 @@ class Answering:
         elif (wanted := body.form()) and composed.family.thoughts:
             form = behind_thoughts(wanted, composed, self.template(self.loaded()))
         submits = body.submits(
-            composed.text,
+            mixed(composed.text, media),
             add_bos=self.wants_bos(composed.text),
             defaults=self.defaults(),
             shown=composed.shown,
@@ -188,8 +190,9 @@ class Answering:
 
     async def n_tokens(self, body: ChatRequest) -> int:
         """Returns how many tokens the prompt of a conversation has."""
-        text = (await self.composed(body)).text
-        return await self.worker.n_tokens(text, add_bos=self.wants_bos(text))
+        composed, media = await self.composed(body)
+        prompt = mixed(composed.text, media)
+        return await self.worker.n_tokens(prompt, add_bos=self.wants_bos(composed.text))
 
     async def wait_for(self, lease: AbstractAsyncContextManager[Loaded]) -> None:
         """Takes a lease; raises Refusal if that takes too long."""

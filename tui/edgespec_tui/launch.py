@@ -139,6 +139,7 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
         ("--gpu-layers", arguments.gpu_layers, -1),
         ("--threads", arguments.threads, None),
         ("--keep-texts", arguments.keep_texts, 0),
+        ("--mmproj", arguments.mmproj, "auto"),
         ("--rpc", arguments.rpc, None),
         ("--tensor-split", arguments.tensor_split, None),
         ("--n-cpu-moe", arguments.n_cpu_moe, None),

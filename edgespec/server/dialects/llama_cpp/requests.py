@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from edgespec.core.request import Scoring
+from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.lists import Biases, Listed
@@ -33,7 +34,7 @@ Pair = tuple[StrictInt | StrictStr, Bias]
 
 
 class JsonPrompt(BaseModel):
-    """A prompt in an object, which could carry pictures."""
+    """A prompt in an object, which may carry pictures and sounds."""
 
     prompt_string: StrictStr
     multimodal_data: Listed[StrictStr] | StrictStr | None = None
@@ -170,7 +171,7 @@ def _token(given: int | str) -> int | str:
 
 def llama_submits(
     body: LlamaGenerationRequest,
-    prompt: str | tuple[int, ...],
+    prompt: WorkerPrompt,
     *,
     bias: Mapping[int, float],
     defaults: RequestDefaults,

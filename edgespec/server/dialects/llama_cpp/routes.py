@@ -12,7 +12,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.traits import traits_of
-from edgespec.engine.messages import Loaded, SlotName
+from edgespec.engine.media_marks import MARKER
+from edgespec.engine.messages import Loaded, Mixed, SlotName
+from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Dialect, with_pair
@@ -33,6 +35,7 @@ from edgespec.server.dialects.llama_cpp.requests import (
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of, unsupported
 from edgespec.server.filling import FillIn, fill_tokens
+from edgespec.server.media import marked
 from edgespec.server.refusal import Refusal, closed
 
 BATCH = 2000  # tokens that are written at once
@@ -78,7 +81,7 @@ class LlamaCppDialect(Dialect):
     async def _answer(
         self,
         body: LlamaGenerationRequest,
-        prompts: Sequence[str | tuple[int, ...]],
+        prompts: Sequence[WorkerPrompt],
         several: bool,
         request: Request,
     ) -> Response:
@@ -92,12 +95,16 @@ class LlamaCppDialect(Dialect):
         answer = LlamaAnswer(self.answering.name(), about.plain_s, about.n_ctx, body, submits, texts, several)
         return await self.answering.answer(request, submits, answer, body)
 
-    async def _prompt(self, given: Prompt) -> str | tuple[int, ...]:
+    async def _prompt(self, given: Prompt) -> WorkerPrompt:
         """Returns a prompt as the worker takes it; turns texts among token ids into tokens."""
         if isinstance(given, JsonPrompt):
-            if given.multimodal_data:
-                raise unsupported("multimodal_data", "images and audio are not supported: leave it out")
-            return given.prompt_string
+            files, reads = given.multimodal_data or [], self.answering.loaded().reads
+            if not files:
+                return given.prompt_string
+            if not reads:
+                raise unsupported("multimodal_data", "this model reads text only: leave it out")
+            listed = [files] if isinstance(files, str) else files
+            return marked(given.prompt_string, listed, "multimodal_data")
         if isinstance(given, str):
             return given
         return await self._mixed(given, add_bos=True)
@@ -114,7 +121,9 @@ class LlamaCppDialect(Dialect):
                 tokens += await self.answering.worker.tokenize(item, add_bos=start, special=special)
         return tuple(tokens)
 
-    async def _spelt(self, prompt: str | tuple[int, ...], about: Loaded) -> str:
+    async def _spelt(self, prompt: WorkerPrompt, about: Loaded) -> str:
+        if isinstance(prompt, Mixed):
+            prompt = MARKER.join(prompt.texts)
         if isinstance(prompt, str):
             return (about.bos if about.bos_token is not None else "") + prompt
         if not prompt or max(prompt) >= about.n_vocab:
@@ -154,7 +163,7 @@ class LlamaCppDialect(Dialect):
     async def apply_template(self, body: ChatRequest) -> dict[str, str]:
         """Shows the prompt of a conversation."""
         body.check()
-        return {"prompt": (await self.answering.composed(body)).text}
+        return {"prompt": (await self.answering.composed(body))[0].text}
 
     # -- what it is
 
@@ -177,7 +186,12 @@ class LlamaCppDialect(Dialect):
             "total_slots": about.slots,
             "model_alias": self.answering.name(),
             "model_path": Path(about.path).name,
-            "modalities": {"vision": False, "audio": False, "video": False},
+            "modalities": {
+                "vision": "picture" in about.reads,
+                "audio": "sound" in about.reads,
+                "video": False,
+            },
+            "media_marker": MARKER,
             "endpoint_slots": not self.answering.settings.no_slots,
             "endpoint_props": False,
             "endpoint_metrics": not self.answering.settings.no_metrics,

@@ -19,7 +19,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.families.known import PLAIN
-from edgespec.engine.messages import Submit
+from edgespec.engine.messages import Prompt, Submit
 from edgespec.server.answering import Answering, Dialect, LineStream, with_pair
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.embeddings import in_pieces, texts_of
@@ -142,11 +142,11 @@ class OllamaDialect(Dialect):
         )
         return await self.answering.answer(request, submits, answer, body, LineStream)
 
-    async def _behind(self, context: Sequence[int] | None, submit: Submit) -> str:
+    async def _behind(self, context: Sequence[int] | None, submit: Submit) -> Prompt:
         """Returns a prompt with the text of earlier turns before it."""
-        assert isinstance(submit.prompt, str)
         if not context:
             return submit.prompt
+        assert isinstance(submit.prompt, str)
         earlier = b"".join(await self.answering.worker.spell(context)).decode("utf-8", "replace")
         bos = self.answering.loaded().bos
         begins = bos if submit.prompt.startswith(bos) else ""  # a template may write it, at the start alone
