@@ -31,7 +31,7 @@ from edgespec.core.text import TextRelease
 from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, ModelName, Reach, Round
 from edgespec.core.verify import Independent, Rule, Target
 from edgespec.engine.alone import alone
-from edgespec.engine.slots import Cache
+from edgespec.engine.slots import Cache, Parts
 from edgespec.grammar.grammar import Grammar
 from edgespec.llama.saved import Saved
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling
@@ -49,6 +49,7 @@ class OneSequence:
     batches = True
     fills = True
     tried = 0.0
+    parts: Parts | None = None
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         return np.empty(0, np.int32)
@@ -192,6 +193,11 @@ class Alone:
 
     def costs(self) -> Costs:
         return unmeasured()
+
+    def scales(self, request: Request) -> tuple[float, ...]:
+        return ()
+
+    def adapt(self, scales: tuple[float, ...]) -> None: ...
 
     def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
         return self.made

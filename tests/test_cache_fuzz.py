@@ -22,8 +22,10 @@ from tiny_gguf import CONTROL, write_hybrid, write_latent, write_llama, write_re
 from edgespec.core.loop import Rows, Want
 from edgespec.core.request import Request
 from edgespec.core.values import DrafterName, Failed
+from edgespec.engine import prefixes, prompt_files
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
+from edgespec.engine.state_keys import state_keys
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
 from edgespec.pairs.settings import PairSettings
@@ -97,19 +99,48 @@ def texts(rng: np.random.Generator) -> Iterator[np.ndarray]:
             yield text
 
 
-def fuzz(pair: Pair, seed: int, *, steps: int, store: bool) -> None:
+class Disk:
+    """Prompts on disk, of programs that end and start again; small pieces, and few of them."""
+
+    def __init__(self, pair: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pair, self.folder, self.found = pair, folder, 0
+        for name, value in (("PIECE", 40), ("LEAST", 8)):
+            monkeypatch.setattr(prompt_files, name, value)
+        monkeypatch.setattr(prefixes, "WORTH_MOVING", 16)
+        useful = prompt_files.Fetch.useful
+
+        def counted(fetch: prompt_files.Fetch, tokens: bytes) -> int:
+            self.found += (n := useful(fetch, tokens))
+            return n
+
+        monkeypatch.setattr(prompt_files.Fetch, "useful", counted)
+        self.files = self._files()
+
+    def _files(self) -> prompt_files.PromptFiles:
+        return prompt_files.PromptFiles(self.folder, 4_000_000, state_keys(self.pair.contexts))
+
+    def restarted(self, engine: Engine) -> Engine:
+        while engine.write_down():
+            pass
+        self.files.close(10.0)
+        self.pair.forget()
+        self.files = self._files()
+        return Engine(self.pair, slots=self.pair.slots, cache_ram=2_000_000, queue=8, files=self.files)
+
+
+def fuzz(pair: Pair, seed: int, *, steps: int, store: bool, disk: Disk | None = None) -> None:
     """Asks at random for so many steps."""
     rng = np.random.default_rng(seed)
-    engine = Engine(pair, slots=pair.slots, cache_ram=2_000_000 if store else 0, queue=8)
+    files = disk.files if disk else None
+    engine = Engine(pair, slots=pair.slots, cache_ram=2_000_000 if store else 0, queue=8, files=files)
     prompts, asked = texts(rng), 0
     ways: list[tuple[DrafterName, int | None]] = [("none", None), ("model", 4), ("auto", None), ("model", 12)]
     for _ in range(steps):
         if rng.random() < 0.25 and asked < 10_000:
             drafter, length = ways[rng.integers(len(ways))]
             sampling = Sampling(temperature=float(rng.integers(2)), logit_bias=NO_END)
-            wish = Request(
-                sampling, int(rng.integers(1, 40)), seed=asked, drafter=drafter, draft_length=length
-            )
+            most = 1 if disk and rng.random() < 0.5 else int(rng.integers(1, 40))
+            wish = Request(sampling, most, seed=asked, drafter=drafter, draft_length=length)
             asked += 1
             if len(engine._queue) < 8:
                 engine.submit(str(asked), next(prompts), wish)
@@ -117,6 +148,10 @@ def fuzz(pair: Pair, seed: int, *, steps: int, store: bool) -> None:
             engine.cancel(str(rng.integers(1, asked + 1)))
         if engine.idle and rng.random() < 0.3:
             engine.tidy()
+        if disk and rng.random() < 0.05:
+            while not engine.idle:
+                engine.step()
+            engine = disk.restarted(engine)
         for one in engine.step():
             assert not isinstance(one, Failed), one.error
     while not engine.idle:
@@ -124,18 +159,36 @@ def fuzz(pair: Pair, seed: int, *, steps: int, store: bool) -> None:
 
 
 def fuzzed(
-    kind: str, folder: Path, tally: Tally, seed: int, *, steps: int, slots: int, store: bool, scarce: bool
-) -> None:
+    kind: str,
+    folder: Path,
+    tally: Tally,
+    seed: int,
+    *,
+    steps: int,
+    slots: int,
+    store: bool,
+    scarce: bool,
+    disk: pytest.MonkeyPatch | None = None,
+) -> int:
+    """Returns how many tokens the disk has spared."""
     target, draft = (write(folder / f"{name}.gguf") for name, write in zip("td", KINDS[kind], strict=True))
     cells = N_CTX + N_CTX // 2 if scarce else None
     settings = PairSettings(
-        n_ctx=N_CTX, threads=1, slots=slots, cache_tokens=cells, remember=False, flash_attention=False
+        n_ctx=N_CTX,
+        threads=1,
+        slots=slots,
+        cache_tokens=cells,
+        remember=False,
+        flash_attention=False,
+        cache_disk=int(disk is not None),
     )
     with Pair(target, draft, settings) as pair:
         pair.costs()
         tally.rows, tally.wrong = 0, []
-        fuzz(pair, seed, steps=steps, store=store)
+        kept = Disk(pair, folder / "prompts", disk) if disk else None
+        fuzz(pair, seed, steps=steps, store=store, disk=kept)
     assert not tally.wrong, f"{len(tally.wrong)} of {tally.rows} rows: {tally.wrong[:5]}"
+    return kept.found if kept else 0
 
 
 CASES = [(1, False, False), (1, True, False), (4, False, False), (4, True, False), (4, True, True)]
@@ -159,6 +212,14 @@ def test_logits_are_those_of_a_fresh_reading_where_evaluations_are_filled_up(
     added = fill_always(monkeypatch)
     fuzzed(kind, tmp_path, tally, 3, steps=40, slots=slots, store=True, scarce=slots > 1)
     assert tally.rows > 100 and (sum(added) > 100) == (kind != "hybrid"), "a state cannot take them back"
+
+
+@pytest.mark.parametrize("kind", ["attention", "sliding", "latent"])
+def test_logits_are_those_of_a_fresh_reading_after_restarts(
+    kind: str, tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = fuzzed(kind, tmp_path, tally, 5, steps=100, slots=2, store=True, scarce=True, disk=monkeypatch)
+    assert tally.rows > 100 and found > 100
 
 
 @pytest.mark.slow

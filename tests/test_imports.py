@@ -57,14 +57,9 @@ TUI = ("", "faults", "hang_up", "terminal", "endpoint", "sessions", "settings", 
 TUI += ("palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
-LLAMA |= {
-    "llama.projector",
-    "llama.ggml",
-    "llama.thread_count",
-    "llama.convert_child",
-    "llama.cuts",
-    "llama.embedder",
-}
+LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
+LLAMA |= {"llama.state_parts"}
+LLAMA |= {"llama.projector"}
 LLAMA |= {
     f"llama.heads.{name}"
     for name in (
@@ -323,7 +318,7 @@ def test_the_web_process_and_the_engine_know_nothing_of_each_other() -> None:
     """One has no llama.cpp in it, which could end it; the other no HTTP, which would hold up its loop."""
     web = loaded(*in_rooms("server"), "edgespec.commands.serve.command")
     templates = "jinja2"  # rendered in another process
-    assert not {"llama_cpp", "torch", "textual", "edgespec.engine.pair", templates} & web
+    assert not {"llama_cpp", "torch", "textual", "edgespec.engine.pair", "huggingface_hub", templates} & web
     assert not {"starlette", "fastapi", "pydantic", "uvicorn", "asyncio"} & loaded("edgespec.engine.worker")
 
 

@@ -76,6 +76,13 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
         "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: as many as fit)"
     )
     group.add_argument(
+        "--lora",
+        action="append",
+        default=[],
+        metavar="FILE[:SCALE]",
+        help="GGUF file of a LoRA adapter for the target; repeatable",
+    )
+    group.add_argument(
         "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
     )
     add_placement(command)

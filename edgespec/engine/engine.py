@@ -39,15 +39,19 @@ from edgespec.core.values import (
     Round,
     Started,
 )
+from edgespec.engine.adapter_turns import AdapterTurns
 from edgespec.engine.lanes import Lanes
 from edgespec.engine.prefixes import Prefixes
+from edgespec.engine.prompt_files import PromptFiles
 from edgespec.engine.prompt_reader import PromptReader
 from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.engine.step import Step
 from edgespec.errors import NoRoomError, QueueFullError, SettingError
-from edgespec.llama.saved import PrefixStore
+from edgespec.llama.saved import PrefixStore, Saved
+from edgespec.pairs.adapters import Scales
 
 AHEAD = LONGEST_DRAFT + 1  # tokens for which a new request should find room, beyond its own
+DISK_S = 0.02  # how long an idle engine waits for the disk at once
 CHUNK = 512  # most tokens of a prompt that are read at once, as in a context
 
 
@@ -83,6 +87,14 @@ class LoadedPair(Protocol):
         """Returns what evaluations cost here."""
         ...
 
+    def scales(self, request: Request) -> Scales:
+        """Returns the scale of each LoRA adapter for a request."""
+        ...
+
+    def adapt(self, scales: Scales) -> None:
+        """Has the target evaluate with adapters in these scales."""
+        ...
+
     def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
         """Prepares a generation."""
         ...
@@ -100,25 +112,28 @@ class Engine:
         chunk: int = CHUNK,
         clock: Callable[[], float] = time.perf_counter,
         cache_ram: int = 0,
+        files: PromptFiles | None = None,
         costs: Costs | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
     ) -> None:
         """slots: requests evaluated at once, at most as many as the pair has; queue: requests that may wait.
 
-        cache_ram: bytes of host memory for prompts that are in no slot. costs, scorers: instead of
-        the pair's.
+        cache_ram: bytes of host memory for prompts that are in no slot. files: those kept on disk.
+        costs, scorers: instead of the pair's.
         """
         if not 1 <= slots <= pair.slots:
             raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
         self._pair, self._contexts = pair, pair.contexts
         self._costs = costs or pair.costs()  # now, because measuring needs the caches
         self._scorers = scorers or pair.scorers
-        self._slots = [Slot(seq) for seq in range(slots)]
+        own = pair.scales(Request())
+        self._slots = [Slot(seq, adapters=own) for seq in range(slots)]
+        self._adapter_turns = AdapterTurns(own, pair.adapt) if own else None
         for context in self._contexts.values():  # an engine with more slots may have left texts
             for seq in range(slots, pair.slots):
                 context.clear(seq)
         store = PrefixStore(cache_ram) if cache_ram else None
-        self._prefixes = Prefixes(self._slots, self._contexts, store, chunk)
+        self._prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
         self._queue: deque[Running] = deque()
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
         self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
@@ -144,7 +159,9 @@ class Engine:
         ask = next(stream.loop)  # this evaluates nothing, but checks prompt and settings
         assert isinstance(ask, Ask)
         self._submitted += 1
-        self._queue.append(Running(id, prompt, request, stream, ask, self._submitted, self._clock()))
+        running = Running(id, prompt, request, stream, ask, self._submitted, self._clock())
+        running.adapters = self._pair.scales(request)
+        self._queue.append(running)
 
     def cancel(self, id: str) -> None:
         """Ends a request; its last round comes with the next step. An unknown one is ignored."""
@@ -162,9 +179,13 @@ class Engine:
         if self._queue:
             self._admit(events)
         running = self._running()
+        if self._queue and not running:
+            self._prefixes.wait(DISK_S)
         self.in_slots = len(running)
         self._keep_cells(len(running) + len(self._queue) > 1)
         running = self._lanes.taking_part(running)
+        if self._adapter_turns:
+            running = self._adapter_turns.taking_part(running)
         target, reading = self._contexts["target"], [slot for slot in running if slot.request.reading]
         joining: list[tuple[Slot, Want]] = []
         if reading and (chunk := self._reader.next_chunk(running, joining)):
@@ -193,6 +214,30 @@ class Engine:
     def tidy(self) -> bool:
         """Does work that saves later requests time, while nobody waits; False if nothing is left to do."""
         return self.idle and self._prefixes.tidy()
+
+    @property
+    def n_slots(self) -> int:
+        """How many requests are evaluated at once."""
+        return len(self._slots)
+
+    def is_free(self, slot: int) -> bool:
+        """Returns whether nobody is answered in a slot."""
+        return not self._slots[slot].running
+
+    def slot_state(self, slot: int) -> Saved:
+        """Returns a copy of what the target holds in a slot. Raises EngineError."""
+        return self._contexts["target"].save(self._slots[slot].seq)
+
+    def fill_slot(self, slot: int, saved: Saved | None) -> int:
+        """Makes a free slot hold what was saved, or nothing; returns how many tokens it holds, or has lost.
+
+        Raises NoRoomError.
+        """
+        return self._prefixes.fill(self._slots[slot], saved)
+
+    def write_down(self) -> bool:
+        """Has the next piece of an idle text written to disk; False if all are there."""
+        return self._prefixes.write_some()
 
     def _tell(self, step: Step, events: list[EngineEvent]) -> None:
         """Reports what a step brought; finished requests leave."""
@@ -231,11 +276,15 @@ class Engine:
         for running in list(self._queue):
             if all(slot.running for slot in self._slots) or not self._fits(running):
                 return
-            if not running.wanted.fresh and self._prefixes.is_being_read(running.ask.tokens):
+            prompt, fresh = (running.ask.tokens, running.adapters), running.wanted.fresh
+            if not fresh and (self._prefixes.is_being_read(*prompt) or self._prefixes.is_coming(running)):
                 continue
             self._queue.remove(running)
-            place = self._prefixes.place_fresh if running.wanted.fresh else self._prefixes.place
-            slot, cached = place(running.ask.tokens)
+            if fresh:
+                slot, cached = self._prefixes.place_fresh(*prompt)
+            else:
+                slot, cached = self._prefixes.place(*prompt, running.fetch, running.wanted.slot)
+                running.fetch = None
             slot.lend(running)
             if not running.told:
                 running.told = True

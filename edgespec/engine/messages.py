@@ -19,10 +19,12 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from edgespec.chat.fill_in import FillTokens
 from edgespec.core.request import Request
 from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
+from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.settings import PairSettings
 
 Stage = Literal["target", "draft", "caches", "measuring"]
 RefusalKind = Literal["setting", "too_long", "queue_full", "engine", "draining", "fault"]
+SlotName = Literal["save", "restore", "erase"]
 HEAD = struct.Struct("<Q")
 LONGEST_TEXT = 2**22  # bytes that are turned into tokens at once; more for a context that may hold them
 MOST_TOKENS = 2**18  # of a text, that whoever asks for them gets
@@ -118,6 +120,26 @@ class Spelt:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotAction:
+    """Asks for a slot's text to be saved to a file, restored from one, or forgotten."""
+
+    id: str
+    slot: int
+    action: SlotName
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDone:
+    """An action is done."""
+
+    id: str
+    n_tokens: int  # saved, restored or forgotten
+    n_bytes: int  # of the file
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LargeBodies:
     """Says how many large bodies are being read beside the engine."""
 
@@ -168,6 +190,7 @@ class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     fill: FillTokens | None  # None where it cannot
     place: str = ""  # which graphics cards evaluate, in words; "" if the processor does all of it
     break_even: BreakEven | None = None
+    adapters: tuple[Adapter, ...] = ()
     beyond_trained: str = ""  # a warning, if the context is longer than what the target was trained for
     reads: tuple[str, ...] = ()  # kinds of media: "picture", "sound"
     no_media: str = ""  # why a projector that was found is not used
@@ -212,8 +235,10 @@ class StepReport(NamedTuple):  # see `Round`
     in_slots: int = 0  # requests in slots, summed over these evaluations
 
 
-ToWorker = LoadRequest | Submit | Cancel | Tokenize | Spell | LargeBodies | Ping
-FromWorker = Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | StepReport | Pong
+ToWorker = LoadRequest | Submit | Cancel | Tokenize | Spell | SlotAction | LargeBodies | Ping
+FromWorker = (
+    Loading | Loaded | LoadFailed | Accepted | Refused | Tokenized | Spelt | SlotDone | StepReport | Pong
+)
 
 
 def longest_text(n_ctx: int) -> int:

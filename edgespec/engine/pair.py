@@ -33,7 +33,8 @@ from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
 from edgespec.llama.medium import Medium
 from edgespec.llama.model import mtmd_cpp
-from edgespec.pairs.check import check_pair, check_placement, find_head, headers_of
+from edgespec.pairs.adapters import Scales, scales_for
+from edgespec.pairs.check import check_lora, check_pair, check_placement, find_head, headers_of
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
@@ -63,6 +64,7 @@ class Pair(StreamMaker):
         self.translation = check_pair(target, draft) if draft is not None and head is None else None
         small = Path(draft) if draft is not None else None
         check_placement(target, settings.placement)
+        check_lora(target, settings.adapters)
         if small:
             check_placement(small, settings.draft_placement)
         self.n_rows = LONGEST_DRAFT + 1 if settings.slots == 1 else MOST_ROWS
@@ -214,6 +216,22 @@ class Pair(StreamMaker):
                 context.clear(seq)
         self._guessers = {}
 
+    def scales(self, request: Request) -> Scales:
+        """Returns the scale of each LoRA adapter for a request. Raises SettingError for another number."""
+        return scales_for(request.adapters, self.settings.scales)
+
+    def adapt(self, scales: Scales) -> None:
+        """Has the target evaluate with adapters in these scales; what it holds stays as it was read."""
+        self._target_context.adapt(scales)
+
+    def _adapt(self, request: Request) -> None:
+        """Has the target evaluate with the adapters of a request; what it read with others is forgotten."""
+        scales = self.scales(request)
+        if scales != self._target_context.adapters:
+            self.adapt(scales)
+            for seq in range(self.slots):
+                self._target_context.clear(seq)
+
     def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
         """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it count as such."""
         return self.target.tokenize(text.encode("utf-8", "replace"), special=special)
@@ -268,6 +286,7 @@ class Pair(StreamMaker):
         `contexts`, such as a memory in front of them.
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
+        self._adapt(request)
         costs = self.costs() if request.fixed_length is None or self._costs_checked else unmeasured()
         return alone(self, prompt, request, cancelled=cancelled, costs=costs, scorers=scorers)
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+import time
+
 from edgespec.core.pace.worth import break_even
+from edgespec.engine.engine import Engine
 from edgespec.engine.messages import Loaded, Loading, LoadRequest, Stage
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
+from edgespec.engine.prompt_files import PromptFiles
+from edgespec.engine.state_keys import state_keys
 from edgespec.memory.free import free_memory
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.settings import IN_FILE
+from edgespec.system.config import cache_folder
 
 MOST_CACHE_RAM = 8 * 2**30
 LAST_STAGE = 0.95  # of loading is done when measuring begins
+LAST_S = 1.5  # how long a worker that ends may write prompts to disk: its owner waits for 2 s
 FAR = 1000  # tokens; how much longer a token takes after so many is reported per token
 
 
@@ -44,6 +52,26 @@ def cache_ram(settings: PairSettings) -> int:
     return min(free // 4, MOST_CACHE_RAM)
 
 
+def prompt_files(pair: Pair) -> PromptFiles | None:
+    """Returns the prompts on disk, if they are wanted."""
+    if not pair.settings.cache_disk:
+        return None
+    folder = cache_folder() / "prompts"
+    try:
+        return PromptFiles(folder, pair.settings.cache_disk, state_keys(pair.contexts))
+    except OSError as error:
+        print(f"no prompts are kept in {folder}: {error.strerror}", file=sys.stderr)
+        return None
+
+
+def write_down(engine: Engine, files: PromptFiles) -> None:
+    """Writes what has not been written of idle texts, before the worker ends."""
+    until = time.monotonic() + LAST_S
+    while time.monotonic() < until and engine.write_down():
+        time.sleep(0.002)
+    files.close(max(0.0, until - time.monotonic()))
+
+
 def about(pair: Pair) -> Loaded:
     """Returns what the owner has to know of a pair."""
     target = pair.target
@@ -67,6 +95,7 @@ def about(pair: Pair) -> Loaded:
         fill=target.fill_tokens,
         place=pair.place,
         break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
+        adapters=pair.settings.adapters,
         beyond_trained=pair.beyond_trained or "",
         reads=pair.reads,
         no_media=pair.no_media,

@@ -33,6 +33,7 @@ from edgespec.engine.messages import (
     Pong,
     RefusalKind,
     Refused,
+    SlotAction,
     Spell,
     Spelt,
     Submit,
@@ -46,6 +47,7 @@ from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.cuts import Cuts, cuts_of
 from edgespec.llama.medium import Medium
+from edgespec.llama.saved import Saved
 from edgespec.system.limited_child import GIVEN_UP
 
 LAST_STEP_S = 3.0  # how long the engine may take to notice that its owner is gone
@@ -67,6 +69,15 @@ class Ready:
     media: tuple[Medium, ...] = ()  # of the prompt: they are there as long as somebody holds them
 
 
+@dataclass(frozen=True, slots=True)
+class SlotRead:
+    """The file of an action has been read."""
+
+    action: SlotAction
+    saved: Saved
+    n_bytes: int
+
+
 class RequestReader:
     """Reads the owner's messages; `items` has those for the engine, and None when the owner is gone."""
 
@@ -75,7 +86,7 @@ class RequestReader:
         self._pipe, self._outbox, self._most = pipe, outbox, most
         self.pair: Pair | None = None  # set before the owner learns that there is one
         self.step_began: float | None = None  # set by the engine's thread; reported to pings
-        self.items: queue.SimpleQueue[Ready | Cancel | None] = queue.SimpleQueue()
+        self.items: queue.SimpleQueue[Ready | Cancel | SlotAction | SlotRead | None] = queue.SimpleQueue()
         threading.stack_size(STACK)
         self._lock = threading.Lock()
         self._preparing: dict[str, threading.Event] = {}  # what to set if it is given up
@@ -159,6 +170,8 @@ class RequestReader:
             self._outbox.send(Pong(message.number, 0.0 if began is None else time.monotonic() - began))
         elif isinstance(message, Submit | Tokenize | Spell):
             self.prepare(message)
+        elif isinstance(message, SlotAction):
+            self.items.put(message)
         elif isinstance(message, LargeBodies):
             self._bodies = message.n
         else:

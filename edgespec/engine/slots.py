@@ -13,7 +13,21 @@ from edgespec.core.pace.controller import Pace
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream
 from edgespec.core.values import Ask
+from edgespec.engine.prompt_files import Fetch
 from edgespec.llama.saved import Saved
+from edgespec.pairs.adapters import Scales
+
+
+class Parts(Protocol):
+    """The state of some tokens of a sequence by itself."""
+
+    def save(self, s: int, start: int, end: int) -> Saved:
+        """Returns a copy of what a sequence holds from token `start` to `end`."""
+        ...
+
+    def add(self, s: int, saved: Saved) -> bool:
+        """Puts a part behind what a sequence holds; False if cells have run out."""
+        ...
 
 
 class Cache(Scorer, Protocol):
@@ -32,6 +46,11 @@ class Cache(Scorer, Protocol):
     @property
     def fills(self) -> bool:
         """Returns whether tokens that nobody wanted leave its memory again for nothing."""
+        ...
+
+    @property
+    def parts(self) -> Parts | None:
+        """Parts of its sequences; None if they are saved as a whole alone."""
         ...
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
@@ -83,6 +102,8 @@ class Running:
     told: bool = False  # its start has been reported
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all
+    adapters: Scales = ()  # of the target's adapters, for all of it
+    fetch: Fetch | None = None  # what is read from the disk for it
     notice: str = ""  # why the draft is not asked any more
     pace: Pace = field(init=False)
 
@@ -112,6 +133,7 @@ class Slot:
     seq: int
     running: Running | None = None
     request: Running = field(init=False)  # the one that runs, or ran last: read many times in each step
+    adapters: Scales = ()  # with which the target read what it holds
     used: int = 0  # the step in which it was last released
     holds: bool = True  # maybe: of a request that has ended, of measuring, of an engine before this one
     whole: int = 0  # first tokens that the target read in whole chunks, as it would from nothing

@@ -38,13 +38,16 @@ from edgespec.engine.messages import (
     LoadFailed,
     LoadRequest,
     Refused,
+    SlotAction,
     StepReport,
     receive,
 )  # fmt: skip
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
-from edgespec.engine.pair_opening import about, cache_ram, open_pair
-from edgespec.engine.request_reader import Ready, RequestReader, refused
+from edgespec.engine.pair_opening import about, cache_ram, open_pair, prompt_files, write_down
+from edgespec.engine.request_reader import Ready, RequestReader, SlotRead, refused
+from edgespec.engine.slot_actions import SlotActions
+from edgespec.engine.state_keys import state_keys
 from edgespec.engine.text_log import TextRecorder, text_log_of
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
@@ -81,6 +84,7 @@ class Worker:
         self._media: dict[str, tuple[Medium, ...]] = {}  # of requests that may read theirs again
         self._held_since = 0.0  # when the oldest held round was held
         self.draining = False
+        self._actions = SlotActions(engine, outbox, lambda: state_keys(pair.contexts)["target"])
         self._used = False  # costs are measured again only if somebody uses them
         self._decodes = self._in_slots = 0  # for the next `StepReport`
 
@@ -89,6 +93,7 @@ class Worker:
         while not (self.draining and self._engine.idle and self._reader.idle):
             try:
                 while True:
+                    self._actions.work()
                     wait = self._engine.idle and not (self.draining and self._reader.idle)
                     item = self._reader.items.get(wait, timeout=0.5 if wait else None)
                     if item is None:
@@ -110,7 +115,13 @@ class Worker:
                 self._in_slots += (self._pair.decodes - calls) * self._engine.in_slots
                 self._tell(began, events)
 
-    def _take(self, item: Ready | Cancel) -> None:
+    def _take(self, item: Ready | Cancel | SlotAction | SlotRead) -> None:
+        if isinstance(item, SlotAction):
+            self._actions.take(item, self._reader.items.put)
+            return
+        if isinstance(item, SlotRead):
+            self._actions.has_read(item)
+            return
         if isinstance(item, Cancel):
             self._engine.cancel(item.id)
             self._forget(item.id)
@@ -246,14 +257,16 @@ def main() -> int:
     with pair, Trials(pair.control_pieces) as trials:
         pair.matchers.lark = trials.lark
         reader.pair = pair
-        ram = cache_ram(load.settings)
-        engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram)
+        ram, files = cache_ram(load.settings), prompt_files(pair)
+        engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files)
         most = load.settings.keep_texts
         recorder = TextRecorder(text_log_of(config.data_folder(), pair.target.path, most)) if most else None
         worker = Worker(pair, engine, reader, outbox, recorder)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
         outbox.send(about(pair))
         worker.run()
+        if files:
+            write_down(engine, files)
         if reader.busy:  # nobody waits for that, and the pair must not be freed meanwhile
             trials.close()
             os._exit(0)

@@ -47,8 +47,10 @@ from edgespec.llama.heads.taps import Tap
 from edgespec.llama.medium import Medium, check_known, medium_at
 from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
-from edgespec.llama.settings import ContextSettings, keeps_order, new_context
+from edgespec.llama.settings import ContextSettings, has_parts, keeps_order, new_context
+from edgespec.llama.state_parts import StateParts
 from edgespec.llama.thread_count import Threads
+from edgespec.pairs.adapters import Scales
 from edgespec.pairs.settings import whole
 
 __all__ = ["Context", "ContextSettings"]
@@ -99,7 +101,7 @@ class Context:
     def __init__(self, model: Model, settings: ContextSettings) -> None:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
         self.model, self.settings = model, settings
-        self.n_ctx = settings.n_ctx
+        self.n_ctx, self.adapters = settings.n_ctx, Scales()
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._handle: Any = new_context(model, settings)
         self._memory: Any = C.llama_get_memory(self._handle)
@@ -107,6 +109,8 @@ class Context:
         self._batch = Batch(self._chunk, settings.n_ctx)
         self._sequences = [_Sequence() for _ in range(settings.n_seq)]
         self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
+        spare = settings.n_seq + keeps_order(model, settings)
+        self.parts = StateParts(self, spare) if has_parts(model, settings) else None
         self._keeping = self._kept = False
         self._threads = Threads(self._handle, settings.threads, on_gpu=model.on_gpu)
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits there
@@ -175,6 +179,18 @@ class Context:
         """Returns whether tokens that nobody wanted leave its memory again for nothing."""
         alone = len(self._sequences) == 1 or not self.model.window  # no other takes cells behind a window
         return alone and not self.model.has_recurrent_state and self.model.architecture not in FIRST_ROWS
+
+    def adapt(self, scales: Scales) -> None:
+        """Evaluates with the adapters in these scales from now on; what is held stays as it was read."""
+        if scales != self.adapters:
+            n = len(self.model.adapters)
+            assert len(scales) == n
+            pointers, factors = (
+                (C.llama_adapter_lora_p_ctypes * n)(*(loaded for _, loaded in self.model.adapters)),
+                (ctypes.c_float * n)(*scales),
+            )
+            C.llama_set_adapters_lora(self._handle, pointers, n, factors)
+            self.adapters = scales
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""
@@ -402,7 +418,7 @@ class Context:
         elif self.model.window and held > self.model.window:  # cells before the window are left out
             least = held - 1
         row = self._hidden.row(s, held - 1) if self._hidden else None
-        return Saved(bytes(self._sequences[s].tokens), self._state(s, 0), least, row)
+        return Saved(bytes(self._sequences[s].tokens), self.state(s, 0), least, row)
 
     def restore(self, s: int, saved: Saved) -> bool:
         """Makes a sequence hold what was saved; False (and nothing is held) if cells have run out."""
@@ -433,7 +449,12 @@ class Context:
             self._hidden.share(source, s, n)
         return True
 
-    def _state(self, s: int, flags: int) -> NDArray[np.uint8]:
+    def lengthen(self, s: int, tokens: bytes) -> None:
+        """Records that a sequence holds further tokens, whose cells it has been given."""
+        self._sequences[s].tokens += tokens
+
+    def state(self, s: int, flags: int = 0) -> NDArray[np.uint8]:
+        """Returns llama.cpp's own bytes of a sequence. Raises EngineError."""
         state = np.empty(C.llama_state_seq_get_size_ext(self._handle, s, flags), np.uint8)
         into = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         if C.llama_state_seq_get_data_ext(self._handle, into, state.size, s, flags) != state.size:
@@ -445,7 +466,7 @@ class Context:
         if seq.checkpoint[0] == seq.held and seq.checkpoint[1] is not None or seq.held == 0:
             return
         try:
-            seq.checkpoint = (seq.held, self._state(s, CHECKPOINT_FLAGS))
+            seq.checkpoint = (seq.held, self.state(s, CHECKPOINT_FLAGS))
         except EngineError:  # then all is evaluated again if a guess is rejected
             seq.checkpoint = (0, None)
 

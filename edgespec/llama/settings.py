@@ -43,6 +43,7 @@ class ContextSettings:
     medium: int = 0  # cells of the largest picture that has to be evaluated at once
     cells: int | None = None  # tokens that all of them may hold together; None: n_ctx for each
     rope: Rope = Rope()
+    parts: bool = False  # the state of some tokens can be saved by itself, where the memory allows it
 
     def __post_init__(self) -> None:
         whole("the context length", self.n_ctx, 2, 2**31 - 1)
@@ -61,6 +62,12 @@ def keeps_order(model: Model, settings: ContextSettings) -> bool:
     Not on a graphics card: there, batches differ from single tokens in any order of cells.
     """
     return not model.on_gpu and 1 < settings.n_seq < MAX_SEQUENCES and not model.has_recurrent_state
+
+
+def has_parts(model: Model, settings: ContextSettings) -> bool:
+    """Returns whether a context has one more sequence, to save parts of others. See `StateParts`."""
+    cuttable = not model.has_recurrent_state and not model.window
+    return settings.parts and cuttable and settings.n_seq + 1 < MAX_SEQUENCES
 
 
 def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, other: Any = None) -> Any:
@@ -85,7 +92,7 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
     params = C.llama_context_default_params()
     params.n_ctx = cells
     params.n_batch = params.n_ubatch = max(settings.chunk, settings.medium)
-    params.n_seq_max = settings.n_seq + keeps_order(model, settings)
+    params.n_seq_max = settings.n_seq + keeps_order(model, settings) + has_parts(model, settings)
     # a micro-batch must be longer than the snapshots, else llama.cpp aborts
     if model.has_recurrent_state and not head:
         params.n_rs_seq = max(0, min(settings.n_rows - 1, settings.chunk - 2, params.n_ctx - 2, SNAPSHOTS))
@@ -163,4 +170,5 @@ def settings_for(model: Model, settings: PairSettings) -> ContextSettings:
         flash_attention=settings.flash_attention,
         threads=settings.threads,
         rope=settings.rope,
+        parts=settings.cache_disk > 0,
     )

@@ -94,6 +94,10 @@ class TranslatedContext:
     def fills(self) -> bool:
         return self.own.fills
 
+    @property
+    def parts(self) -> None:
+        """None: it is saved as a whole."""
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the text that a sequence has read, without guesses: the target's tokens."""
         return self._held[seq]

@@ -13,6 +13,7 @@ from pathlib import Path
 from edgespec.chat.well_known import well_known
 from edgespec.core.values import FREE
 from edgespec.errors import SettingError
+from edgespec.pairs.adapters import parse_adapters
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
 from edgespec.pairs.placement import Placement, placement
@@ -83,6 +84,7 @@ def pair_settings(
     slots: int = 1,
     cache_tokens: int | None = None,
     cache_ram: int | None = None,
+    cache_disk: int = 0,
     keep_texts: int = 0,
     remember: bool = True,
 ) -> PairSettings:
@@ -96,12 +98,14 @@ def pair_settings(
         n_gpu_layers=arguments.gpu_layers,
         placement=placement_of(arguments),
         draft_placement=placement_of(arguments, "_draft"),
+        adapters=parse_adapters(arguments.lora),
         rpc=machines(arguments),
         tensor_split=tensor_split(arguments),
         remember=remember,
         slots=slots,
         cache_tokens=cache_tokens,
         cache_ram=cache_ram,
+        cache_disk=cache_disk,
         rope=rope(arguments),
         keep_texts=keep_texts,
         mmproj=_projector(arguments),

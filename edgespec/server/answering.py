@@ -28,6 +28,7 @@ from edgespec.engine.media_marks import mixed
 from edgespec.engine.messages import Attachment, Loaded, LoadRequest, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
+from edgespec.pairs.adapters import Scales
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.events import NEWLINE
@@ -76,6 +77,7 @@ class Answering:
         self.worker, self.settings, self.pairs, self.embeddings = worker, settings, pairs, embeddings
         self._observer = observer
         self._random = random.Random()
+        self._scales: tuple[Scales, LoadRequest | None] = (), None  # and the pair that they are for
 
     def loaded(self) -> Loaded:
         """Returns the loaded pair; raises Refusal if there is none."""
@@ -91,7 +93,18 @@ class Answering:
         """Returns the defaults of a request. A share of the requests gets no drafter, for comparison."""
         defaults = self.settings.defaults
         drafter = "none" if self._random.random() < self.settings.canary else defaults.drafter
-        return replace(defaults, sampling={**self.loaded().sampling, **defaults.sampling}, drafter=drafter)
+        sampling = {**self.loaded().sampling, **defaults.sampling}
+        return replace(defaults, sampling=sampling, drafter=drafter, adapters=self.scales())
+
+    def scales(self) -> Scales:
+        """Returns the scales of the pair's adapters where a request names none."""
+        given, of = self._scales
+        own = tuple(adapter.scale for adapter in self.loaded().adapters)
+        return given if of == self.worker.status.load else own
+
+    def set_scales(self, scales: Scales) -> None:
+        """Changes these, until another pair is loaded."""
+        self._scales = scales, self.worker.status.load
 
     def longest(self) -> tuple[int | None, list[str]]:
         """Returns how many characters a text may have, if known, and the names of models that may differ."""

@@ -24,6 +24,7 @@ from edgespec.engine.messages import (
     LoadRequest,
     Pong,
     Refused,
+    SlotDone,
     Spelt,
     StepReport,
     Tokenized,
@@ -184,7 +185,7 @@ class WorkerLife(WorkerRequests):
                 if isinstance(said, Emitted) and said.round.notice and not self._noticed:
                     self._noticed = True
                     self._tell(said.round.notice)
-        elif isinstance(message, Accepted | Tokenized | Spelt):
+        elif isinstance(message, Accepted | Tokenized | Spelt | SlotDone):
             self._hand_on(message.id, message, 0.0)
         elif isinstance(message, Refused):
             self._hand_on(message.id, from_worker(message), 0.0)

@@ -15,6 +15,9 @@ from edgespec.engine.messages import (
     Loaded,
     Mixed,
     Ping,
+    SlotAction,
+    SlotDone,
+    SlotName,
     Spell,
     Spelt,
     Submit,
@@ -26,7 +29,7 @@ from edgespec.server.engine_status import State
 from edgespec.server.refusal import Refusal
 from edgespec.server.worker_process import WorkerProcess
 
-WorkerEvent = Accepted | Started | PromptProgress | Emitted | Tokenized | Spelt | Refusal
+WorkerEvent = Accepted | Started | PromptProgress | Emitted | Tokenized | Spelt | SlotDone | Refusal
 Listener = Callable[[str, WorkerEvent, float], None]  # id, what, the worker's clock
 
 
@@ -105,7 +108,13 @@ class WorkerRequests:
         assert isinstance(said, Spelt)
         return said.pieces
 
-    async def _ask(self, message: Tokenize | Spell) -> WorkerEvent:
+    async def slot_action(self, slot: int, action: SlotName, path: str) -> SlotDone:
+        """Saves a slot's text to a file, restores it, or has it forgotten; raises Refusal."""
+        said = await self._ask(SlotAction(f"t{next(self._numbers)}", slot, action, path))
+        assert isinstance(said, SlotDone)
+        return said
+
+    async def _ask(self, message: Tokenize | Spell | SlotAction) -> WorkerEvent:
         if self.state != "ready":
             raise self.absence()
         answer: asyncio.Future[WorkerEvent] = asyncio.get_running_loop().create_future()

@@ -150,6 +150,7 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
     for flag, rules in (
         ("--override-tensor", arguments.override_tensor),
         ("--override-tensor-draft", arguments.override_tensor_draft),
+        ("--lora", arguments.lora),
     ):
         flags += [word for rule in rules for word in (flag, rule)]
     for flag, wanted in (

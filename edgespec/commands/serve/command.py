@@ -118,6 +118,19 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
         help="host memory for earlier prompts that have left their slot, so that they need not be read "
         "again; 0: none (default: a quarter of free memory, at most 8192)",
     )
+    group.add_argument(
+        "--cache-disk",
+        type=int,
+        default=0,
+        metavar="GIB",
+        help="disk space for earlier prompts, so that they need not be read again after a restart; they are "
+        "in the cache folder, readable by you alone (0: none)",
+    )
+    group.add_argument(
+        "--slot-save-path",
+        metavar="FOLDER",
+        help="let clients save what slots hold to files in this folder, and restore it, as llama-server does",
+    )
     flags.add_keep_texts(group)
     group.add_argument(
         "--queue", type=int, default=64, metavar="N", help="longest queue of waiting requests (64)"
@@ -259,6 +272,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         ("--slots", arguments.slots, 1, 32),
         ("--queue", arguments.queue, 0, 100_000),
         ("--cache-ram", arguments.cache_ram or 0, 0, 2**24),
+        ("--cache-disk", arguments.cache_disk, 0, 2**20),
         ("--keep-texts", arguments.keep_texts, 0, 2**20),
         ("--max-body", arguments.max_body, 1, 4096),
         ("--max-seconds", arguments.max_seconds, 1, 10**7),
@@ -279,11 +293,20 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         canary=arguments.canary,
         defaults=_defaults(arguments),
         verbose=arguments.verbose,
+        slot_folder=_slot_folder(arguments.slot_save_path) if arguments.slot_save_path else None,
         no_slots=arguments.no_slots,
         no_metrics=arguments.no_metrics,
         log=arguments.log,
         idle_s=arguments.idle_unload * 60 or None,
     )
+
+
+def _slot_folder(name: str) -> Path:
+    """Returns where slots' texts may be saved. Raises SettingError."""
+    path = Path(name).resolve()
+    if not path.is_dir():
+        raise SettingError(f"--slot-save-path {name} is no folder: make it, or name another")
+    return path
 
 
 def _embedding_model(name: str) -> Path:
@@ -350,6 +373,7 @@ def _load(arguments: argparse.Namespace) -> LoadRequest:
             slots=arguments.slots,
             cache_tokens=arguments.cache_tokens,
             cache_ram=None if arguments.cache_ram is None else arguments.cache_ram * 2**20,
+            cache_disk=arguments.cache_disk * 2**30,
             keep_texts=arguments.keep_texts * 2**20,
         ),
         queue=arguments.queue,

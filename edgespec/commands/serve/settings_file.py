@@ -20,7 +20,7 @@ from edgespec.system.named_file import read_text
 NAME = "serve.toml"
 LONGEST = 2**20  # characters
 OF_MODEL = ("pair", "target", "draft", "no-draft", "grow")
-PATHS = ("target", "draft", "chat-template-file", "api-key-file")
+PATHS = ("target", "draft", "chat-template-file", "api-key-file", "slot-save-path")
 NOT_HERE = ("config", "owned", "help")
 
 

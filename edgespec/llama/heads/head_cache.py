@@ -80,6 +80,10 @@ class HeadCache:
         """False: it reads what the target has made, and nothing else."""
         return False
 
+    @property
+    def parts(self) -> None:
+        """None: it is saved as a whole."""
+
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.
 

@@ -60,7 +60,6 @@ class LlamaGenerationRequest(GenerationRequest):
     llama_bias: Biases[Bias] | Listed[Pair] | None = None  # `logit_bias` of the request
     mirostat: StrictInt | None = None
     adaptive_target: StrictInt | StrictFloat | None = None
-    lora: Listed[dict[str, Any]] | None = None
     image_data: Listed[Any] | None = None
 
     _given_as: dict[str, str] = PrivateAttr(default_factory=dict)  # by our names of fields
@@ -89,7 +88,6 @@ class LlamaGenerationRequest(GenerationRequest):
         for name, wanted, instead in (
             ("mirostat", self.mirostat, "use top_p or min_p"),
             ("adaptive_target", (self.adaptive_target or -1) >= 0, "use min_p"),
-            ("lora", self.lora, "merge adapters into the model file"),
             ("image_data", self.image_data, "this model reads text only"),
         ):
             if wanted:
@@ -144,6 +142,12 @@ class LlamaCompletion(LlamaGenerationRequest):
 
 class InfillRequest(LlamaGenerationRequest, GapFields):
     """POST /infill."""
+
+
+class SlotFile(BaseModel):
+    """POST /slots/N. filename: in the folder of --slot-save-path."""
+
+    filename: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_. -]{0,199}$")] | None = None
 
 
 class TokenizeRequest(BaseModel):

@@ -13,12 +13,13 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.traits import traits_of
 from edgespec.engine.media_marks import MARKER
-from edgespec.engine.messages import Loaded, Mixed
+from edgespec.engine.messages import Loaded, Mixed, SlotName
 from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
@@ -27,11 +28,12 @@ from edgespec.server.dialects.llama_cpp.requests import (
     LlamaCompletion,
     LlamaGenerationRequest,
     Prompt,
+    SlotFile,
     TokenizeRequest,
     llama_submits,
 )
 from edgespec.server.dialects.openai.answers import FINGERPRINT
-from edgespec.server.dialects.openai.requests import ChatRequest, unsupported
+from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of, unsupported
 from edgespec.server.filling import FillIn, fill_tokens
 from edgespec.server.media import marked
 from edgespec.server.refusal import Refusal, closed
@@ -51,6 +53,8 @@ class LlamaCppDialect(Dialect):
             ("POST", "/detokenize", self.detokenize),
             ("POST", "/apply-template", self.apply_template),
             ("GET", "/props", self.props),
+            ("GET", "/lora-adapters", self.adapters),
+            ("POST", "/lora-adapters", self.set_adapters),
             ("GET", "/slots", self.closed if self.answering.settings.no_slots else self.slots),
             ("POST", "/slots/{slot}", self.slot_action),
         )
@@ -219,14 +223,50 @@ class LlamaCppDialect(Dialect):
             ]
         )
 
+    @with_pair
+    async def adapters(self) -> Response:
+        """Lists the LoRA adapters, with the scales of requests that name none."""
+        adapters, scales = self.answering.loaded().adapters, self.answering.scales()
+        return JSONResponse(
+            [
+                {
+                    "id": i,
+                    "path": Path(one.path).name,
+                    "scale": scale,
+                    "task_name": "",
+                    "prompt_prefix": "",
+                }
+                for i, (one, scale) in enumerate(zip(adapters, scales, strict=True))
+            ]
+        )
+
+    @with_pair
+    async def set_adapters(self, wanted: Listed[AdapterScale]) -> dict[str, bool]:
+        """Sets the scales of requests that name none; adapters that are not listed get 0."""
+        self.answering.set_scales(scales_of(wanted, self.answering.scales(), param=None))
+        return {"success": True}
+
     async def closed(self) -> Response:
         """Refuses to show slots, because the server was started with --no-slots."""
         raise closed("/slots", "--no-slots")
 
-    async def slot_action(self, slot: int, action: str = "") -> Response:
-        """Refuses: the engine's prompts are not written to files."""
-        sentence = f"slots are not saved, restored or erased here (slot {slot}, action {action!r})"
-        raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+    @with_pair
+    async def slot_action(self, slot: int, action: SlotName, body: SlotFile | None = None) -> dict[str, Any]:
+        """Saves what a slot holds to a file, restores it from one, or has it forgotten."""
+        folder, name = self.answering.settings.slot_folder, body and body.filename
+        if folder is None:
+            sentence = "slots are not saved, restored or erased here: the server needs --slot-save-path"
+            raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+        if not name and action != "erase":
+            raise Refusal(400, "filename is missing", param="filename", code="missing_required_parameter")
+        path = str(folder / name) if name else ""
+        done = await self.answering.worker.slot_action(slot, action, path)
+        if action == "erase":
+            return {"id_slot": slot, "n_erased": done.n_tokens}
+        counted, bytes_ = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")
+        counts = {counted: done.n_tokens, bytes_: done.n_bytes}
+        times = {f"{action}_ms": round(1000 * done.seconds, 3)}
+        return {"id_slot": slot, "filename": name, **counts, "timings": times}
 
 
 def _caps(template: str) -> dict[str, bool]:

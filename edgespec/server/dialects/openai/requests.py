@@ -20,6 +20,7 @@ from edgespec.engine.media_marks import mark
 from edgespec.engine.messages import Attachment, Prompt, Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
+from edgespec.pairs.adapters import Scales
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.numbers import Number, with_numbers
@@ -54,6 +55,24 @@ class Speculation(BaseModel):
     lane: Annotated[StrictStr, Field(max_length=64)] = ""
 
 
+class AdapterScale(BaseModel):
+    """How much of a LoRA adapter is added. id: its place among the pair's."""
+
+    id: Annotated[StrictInt, Field(ge=0)]
+    scale: Annotated[Number, Field(ge=-1e6, le=1e6)] = 0.0
+
+
+def scales_of(listed: Sequence[AdapterScale], now: Scales, *, param: str | None = "lora") -> Scales:
+    """Returns the scale of each adapter, 0 of those not listed. now: the present ones. Raises Refusal."""
+    given = {adapter.id: float(adapter.scale) for adapter in listed}
+    wrong = next((i for i in given if i >= len(now)), None)
+    if wrong is not None:
+        has = f"{len(now)} adapters" if now else "no adapters"
+        sentence = f"there is no LoRA adapter {wrong}: the model was loaded with {has} (--lora)"
+        raise Refusal(400, sentence, param=param, code="invalid_value")
+    return tuple(given.get(i, 0.0) for i in range(len(now)))
+
+
 class SharedFields(BaseModel):
     """What the other dialects have under the same names."""
 
@@ -77,6 +96,7 @@ class GenerationRequest(FormFields):
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    id_slot: StrictInt | None = None  # llama-server's: the slot that is wished for
     n_predict: StrictInt | None = None  # llama-server's name, which may be 0
     n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: StopText | Annotated[Listed[StopText], Field(max_length=64)] | None = None
@@ -89,6 +109,7 @@ class GenerationRequest(FormFields):
     cache_prompt: StrictBool | None = None  # llama-server's: false reads the prompt anew
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
+    lora: Annotated[Listed[AdapterScale], Field(max_length=64)] | None = None  # llama-server's
     edgespec: Speculation | None = None
 
     @property
@@ -197,6 +218,8 @@ class GenerationRequest(FormFields):
             shown=shown,
             ignore_eos=bool(self.ignore_eos),
             fresh=defaults.fresh if self.cache_prompt is None else not self.cache_prompt,
+            adapters=scales_of(self.lora, defaults.adapters) if self.lora else defaults.adapters,
+            slot=self.id_slot,
             lane=how.lane,
         )
         return [

@@ -1,0 +1,242 @@
+"""Prompts kept on disk: states of earlier texts, found again after a restart by their tokens.
+
+A text is kept in pieces, each behind the one before, so a beginning that many texts share is written once,
+and a text that goes on adds what is new. Where a state cannot be cut (recurrent memory, sliding windows), or
+is that of a head, it is kept whole. One thread reads and writes; the engine hands it copies, two at a time.
+Files are checked before they are used, whatever ended the program that wrote them. The least recently used
+go first, ends of texts before their beginnings. If something cannot be written, it is evaluated again.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from edgespec.core.values import ModelName
+from edgespec.engine.state_file import ENDING, StateFile, key_of, read_head, read_state, write_state
+from edgespec.llama.saved import Saved
+from edgespec_models.kept_file import PART, remove_left
+
+PIECE = 512  # tokens: a copy of so many takes the engine some hundredths of a second
+LEAST = 64  # tokens: fewer are not worth a file
+AHEAD = 2  # copies that may wait to be written
+KNOWN_S = 2.0  # how long the first request may wait until all files are known
+
+
+@dataclass(slots=True, eq=False)
+class Fetch:
+    """What is read from the disk for one prompt, and checked."""
+
+    wanted: Mapping[ModelName, Sequence[StateFile]]
+    found: dict[ModelName, list[Saved]] = field(default_factory=dict)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    def useful(self, tokens: bytes) -> int:
+        """Returns how many tokens of a prompt the target need not evaluate."""
+        return sum(n for _, n in _matched(self.found.get("target", ()), tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    parent: bytes
+    before: int  # tokens
+    saved: Saved
+
+    @property
+    def key(self) -> bytes:
+        return key_of(self.parent, self.saved.tokens)
+
+
+class PromptFiles:
+    """The files of a folder, at most so many bytes, and the thread that reads and writes them."""
+
+    def __init__(self, folder: Path, most_bytes: int, roots: Mapping[ModelName, bytes]) -> None:
+        """roots: what the states of each context depend on. Raises OSError if there can be no such folder."""
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder, self._most, self.roots = folder, most_bytes, roots
+        self._lock = threading.Lock()
+        self._files: dict[bytes, StateFile] = {}
+        self._behind: dict[bytes, list[StateFile]] = defaultdict(list)  # by the key of what is before
+        self._writing, self._refused = set[bytes](), set[bytes]()  # keys
+        self._jobs: queue.SimpleQueue[_Writing | Fetch | None] = queue.SimpleQueue()
+        self._known = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    # ---- the engine's side -------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        """Returns whether nothing more can be handed over now."""
+        return len(self._writing) >= AHEAD
+
+    def unwritten(self, root: bytes, tokens: bytes, *, parted: bool) -> tuple[bytes, int, int] | None:
+        """Returns the first piece of a text that is not kept: (key before it, start, end); None without one.
+
+        parted: it can be kept in pieces.
+        """
+        self._known.wait(KNOWN_S)
+        with self._lock:
+            n, parent = len(tokens) // 4, root
+            for start in range(0, n, PIECE) if parted else (0,):
+                end = min(start + PIECE, n) if parted else n
+                piece = tokens[4 * start : 4 * end]
+                key = key_of(parent, piece)
+                if end - start < LEAST or key in self._refused:
+                    return None
+                kept = key in self._files or key in self._writing
+                if not kept and not any(old.saved.serves(piece) for old in self._behind.get(parent, ())):
+                    return parent, start, end
+                parent = key
+        return None
+
+    def write(self, parent: bytes, before: int, saved: Saved) -> None:
+        """Has a piece written, unless all of its text up to there is more than may be kept."""
+        job, n = _Writing(parent, before, saved), len(saved.tokens) // 4
+        if saved.n_bytes / n * (before + n) > self._most:
+            self._refused.add(job.key)
+        else:
+            self._writing.add(job.key)
+            self._jobs.put(job)
+
+    def find(self, tokens: bytes, least: int) -> Fetch:
+        """Returns what may be read for a prompt; nothing, and done, if it spares too few tokens."""
+        self._known.wait(KNOWN_S)
+        with self._lock:
+            wanted = {name: list(self._chain(root, tokens)) for name, root in self.roots.items()}
+        fetch, target = Fetch(wanted), [file.saved for file in wanted["target"]]
+        if sum(n for _, n in _matched(target, tokens)) < least or not self._thread.is_alive():
+            fetch.done.set()
+        return fetch
+
+    def read(self, fetch: Fetch) -> None:
+        """Has it read."""
+        self._jobs.put(fetch)
+
+    def close(self, seconds: float) -> None:
+        """Ends the thread, which may finish what it has for so long."""
+        self._jobs.put(None)
+        self._thread.join(seconds)
+
+    def _chain(self, root: bytes, tokens: bytes) -> Iterator[StateFile]:
+        """Yields the files that spare most of a prompt, from its beginning on."""
+        parent, rest = root, tokens
+        while found := self._behind.get(parent):
+            best = max(found, key=lambda file: file.saved.useful(rest))
+            if not best.saved.useful(rest):
+                return
+            yield best
+            parent, rest = best.key, rest[len(best.saved.tokens) :]
+
+    # ---- the thread's side -------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            self._look()
+        finally:
+            self._known.set()
+        while (job := self._jobs.get()) is not None:
+            if isinstance(job, Fetch):
+                try:
+                    self._read(job)
+                finally:
+                    job.done.set()
+            else:
+                try:
+                    self._write(job)
+                except (OSError, MemoryError):  # a full disk: it is not tried again
+                    self._refused.add(job.key)
+                finally:
+                    self._writing.discard(job.key)
+
+    def _look(self) -> None:
+        """Gets to know what earlier programs have left."""
+        with suppress(OSError):
+            for entry in list(os.scandir(self._folder)):
+                path = Path(entry.path)
+                if entry.name.endswith(PART):
+                    remove_left(path.with_name(entry.name.partition(ENDING)[0] + ENDING))
+                elif entry.name.endswith(ENDING):
+                    self._take(path)
+        self._shrink()
+
+    def _take(self, path: Path) -> None:
+        with suppress(OSError):
+            if found := read_head(path):
+                self._add(found)
+            else:
+                path.unlink()
+
+    def _add(self, file: StateFile) -> None:
+        with self._lock:
+            self._files[file.key] = file
+            self._behind[file.parent].append(file)
+
+    def _drop(self, file: StateFile) -> None:
+        with self._lock:
+            if self._files.pop(file.key, None):
+                self._behind[file.parent].remove(file)
+        with suppress(OSError):
+            file.path.unlink()
+
+    def _write(self, job: _Writing) -> None:
+        new = write_state(self._folder, job.parent, job.before, job.saved)
+        for old in list(self._behind.get(job.parent, ())):
+            if new.saved.serves(old.saved.tokens) and old.key != new.key:
+                self._drop(old)
+        self._add(new)
+        self._used(new)
+        self._shrink()
+
+    def _used(self, file: StateFile | None) -> None:
+        """Notes that a file and all before it are in use: a beginning is not older than what is behind it."""
+        now = time.time_ns()
+        while file:
+            with suppress(OSError):
+                os.utime(file.path, ns=(now, now))
+            file = self._files.get(file.parent)
+
+    def _shrink(self) -> None:
+        """Removes what is too much, whoever wrote it; ends of texts before their beginnings."""
+        known = {file.path.name: file for file in self._files.values()}
+        with suppress(OSError):
+            found = []
+            for entry in os.scandir(self._folder):
+                if entry.name.endswith(ENDING):
+                    state, file = entry.stat(), known.get(entry.name)
+                    found.append((state.st_mtime_ns, -file.before if file else 0, entry.name, state.st_size))
+            over = sum(size for *_, size in found) - self._most
+            for *_, name, size in sorted(found) if over > 0 else ():
+                if over > 0:
+                    over -= size
+                    if name in known:
+                        self._drop(known[name])
+                    else:
+                        (self._folder / name).unlink()
+
+    def _read(self, job: Fetch) -> None:
+        for name, files in job.wanted.items():
+            found = job.found[name] = list[Saved]()
+            for file in files:
+                saved = None
+                with suppress(OSError, MemoryError, ValueError):
+                    saved = read_state(file)
+                if saved is None:
+                    self._drop(file)
+                    break
+                found.append(saved)
+            self._used(files[len(found) - 1] if found else None)
+
+
+def _matched(states: Sequence[Saved], tokens: bytes) -> Iterator[tuple[Saved, int]]:
+    """Yields states, one behind the other, and how many further tokens of a prompt each spares."""
+    for saved in states:
+        yield saved, saved.useful(tokens)
+        tokens = tokens[len(saved.tokens) :]
