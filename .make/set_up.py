@@ -27,8 +27,9 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 LOG = VENV / "install.log"
 LLAMA = "llama-cpp-python"
-# no picture models, which are unused here and a third of the time; other machines (RPC): 4 s of it
-OPTIONS = "-DLLAVA_BUILD=OFF -DGGML_RPC=on"
+OPTIONS = (
+    "-DGGML_RPC=on"  # other machines: 4 s of it; what reads pictures (libmtmd), a third, is built by default
+)
 OTHER_BUILD = "name another compiler, as in make CC=clang CXX=clang++ chat"
 
 
@@ -41,8 +42,8 @@ def cores() -> int:
 
 
 def estimate(n_cores: int) -> str:
-    """Estimate how long llama.cpp takes to compile: 8 to 18 core minutes were measured."""
-    low, high = max(1, round(8 / n_cores)), max(2, round(20 / n_cores))
+    """Estimate how long llama.cpp takes to compile: 12 to 27 core minutes, a third of it for pictures."""
+    low, high = max(1, round(12 / n_cores)), max(2, round(30 / n_cores))
     return f"{low} to {high} minutes on {n_cores} core{'s' if n_cores > 1 else ''}"
 
 

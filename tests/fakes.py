@@ -194,6 +194,11 @@ class Alone:
     def costs(self) -> Costs:
         return unmeasured()
 
+    def scales(self, request: Request) -> tuple[float, ...]:
+        return ()
+
+    def adapt(self, scales: tuple[float, ...]) -> None: ...
+
     def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
         return self.made
 

@@ -118,6 +118,11 @@ class Box:
     def costs(self) -> Costs:
         return self._costs
 
+    def scales(self, request: Request) -> tuple[float, ...]:
+        return ()
+
+    def adapt(self, scales: tuple[float, ...]) -> None: ...
+
     def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
         assert request.seed is not None
         text: Chances = chances(self.accepted, request.seed)

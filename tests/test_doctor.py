@@ -64,15 +64,13 @@ def test_what_has_no_wheel_is_compiled() -> None:
     new = dataclasses.replace(PIP, python=(3, 13))
     assert wheel_index("CUDA", new) is None
     assert command("CUDA", new) == (
-        'CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_RPC=on -DGGML_CUDA=on" /venv/bin/python -m pip install '
+        'CMAKE_ARGS="-DGGML_RPC=on -DGGML_CUDA=on" /venv/bin/python -m pip install '
         "--force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36"
     )
     assert wheel_index("CUDA", dataclasses.replace(PIP, cuda=(11, 4))) is None, "the driver is too old"
     assert wheel_index("Vulkan", dataclasses.replace(PIP, system="darwin")) is None
     windows = dataclasses.replace(new, system="win32", executable="C:/py/python.exe")
-    assert command("CUDA", windows).startswith(
-        '$env:CMAKE_ARGS = "-DLLAVA_BUILD=OFF -DGGML_RPC=on -DGGML_CUDA=on"; C:/py'
-    )
+    assert command("CUDA", windows).startswith('$env:CMAKE_ARGS = "-DGGML_RPC=on -DGGML_CUDA=on"; C:/py')
     assert wheel_index("ROCm", dataclasses.replace(PIP, system="win32")) == INDEX + "hip-radeon"
 
 

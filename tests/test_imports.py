@@ -39,7 +39,7 @@ ROOMS = (
 )
 SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
     {"refusal", "logs", "logprobs", "engine_status", "parent_process", "settings", "pairs", "events"},
-    {"json_body", "presence", "worker_process"},
+    {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},
     {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
@@ -59,6 +59,7 @@ MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "disti
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
 LLAMA |= {"llama.state_parts"}
+LLAMA |= {"llama.projector"}
 LLAMA |= {
     f"llama.heads.{name}"
     for name in (
@@ -317,7 +318,7 @@ def test_the_web_process_and_the_engine_know_nothing_of_each_other() -> None:
     """One has no llama.cpp in it, which could end it; the other no HTTP, which would hold up its loop."""
     web = loaded(*in_rooms("server"), "edgespec.commands.serve.command")
     templates = "jinja2"  # rendered in another process
-    assert not {"llama_cpp", "torch", "textual", "edgespec.engine.pair", templates} & web
+    assert not {"llama_cpp", "torch", "textual", "edgespec.engine.pair", "huggingface_hub", templates} & web
     assert not {"starlette", "fastapi", "pydantic", "uvicorn", "asyncio"} & loaded("edgespec.engine.worker")
 
 

@@ -19,8 +19,9 @@ from test_sampling import chain
 from edgespec.core.verify import Coupled, Independent, verify_block, verify_tokens
 from edgespec.errors import SettingError
 from edgespec.llama.model import Model
+from edgespec.sampling import sampler
 from edgespec.sampling.repetition import Breakers, Repetition, _lengths
-from edgespec.sampling.sampler import Sampler, Sampling
+from edgespec.sampling.sampler import QUICK, Sampler, Sampling
 from edgespec.sampling.settings import ORDER, sampler_order
 
 RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
@@ -349,6 +350,29 @@ def test_stages_that_are_left_out_do_nothing_and_cost_nothing() -> None:
     weights = np.exp(row[:3])
     assert found(row, [0, 0]).probs == pytest.approx(weights / weights.sum(), abs=1e-7)
     assert Sampler(replace(s, samplers=("min_p", "top_k")), 4)._chained
+
+
+@pytest.mark.parametrize("stage", ORDER)
+def test_a_stage_that_the_quick_ways_do_not_know_is_done_all_the_same(
+    stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new one, of a row and a stage in the chain, would have done nothing in the usual order."""
+    rng = np.random.default_rng(7)
+    chained = edges = 0
+    for _ in range(60):
+        s = random_settings(rng)
+        row = rng.normal(0, rng.choice([0.5, 2, 4]), MANY).astype(np.float32)
+        history = rng.integers(0, MANY, 6).tolist()
+        quick = Sampler(s, MANY)(row, history)
+        with monkeypatch.context() as patch:
+            patch.setattr(sampler, "QUICK", QUICK - {stage})
+            slow = Sampler(s, MANY)
+        found = slow(row, history)
+        chained += slow._chained
+        if apart(quick, dict(zip(found.ids.tolist(), found.probs.tolist(), strict=True))) > 1e-5:
+            assert at_an_edge(s, row, history, quick), (s, row.tolist(), history)
+            edges += 1
+    assert edges < 4 and (0 < chained < 60) == (stage not in ("dry", "temperature"))
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,11 @@ class FakePair:
     def record(self, streams: int) -> Record:
         return self.records.setdefault(streams, Record())
 
+    def scales(self, request: Request) -> tuple[float, ...]:
+        return ()
+
+    def adapt(self, scales: tuple[float, ...]) -> None: ...
+
     def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
         text = TextRelease(letter, request.stop)
         loop = generate(

@@ -21,7 +21,6 @@ from edgespec.core.values import BreakEven, Round
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec.pairs.found import Found
 from edgespec_tui.app import ChatApp
-from edgespec_tui.screens.bench import BenchScreen
 from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
@@ -221,7 +220,7 @@ async def test_a_code_block_shown_in_parts_is_copied_whole() -> None:
         await it.until(lambda: it.app.clipboard == code)
 
 
-# --- race and benchmark
+# --- race
 
 
 @on_a_loop
@@ -312,19 +311,6 @@ async def test_a_race_that_fails_says_why_and_leaves_again() -> None:
         await it.until(lambda: "The server is busy." in it.text())
         await it.pilot.press("escape")
         await it.until(lambda: it.app.screen is it.chat)
-
-
-@pytest.mark.slow
-@on_a_loop
-async def test_a_benchmark_races_prompts_of_several_kinds() -> None:
-    endpoint = FakeEndpoint(answers=["some words to say " * 4], tok_per_s=2000, plain_tok_per_s=1000)
-    async with driven(ChatApp(endpoint)) as it:
-        await it.say("/bench 2")
-        await it.until(lambda: isinstance(it.app.screen, BenchScreen) and "geometric" in it.text())
-        assert "explain" in it.text() and "code" in it.text() and "average of 2 prompts" in it.text()
-        await it.pilot.press("escape")
-        await it.say("/bench 99")
-        await it.told("/bench takes a number")
 
 
 # --- sessions
@@ -443,7 +429,7 @@ async def test_keys_are_remapped_and_help_shows_where_they_went() -> None:
 
 @on_a_loop
 async def test_the_palette_begins_with_what_is_used() -> None:
-    """It began with /bench, the first in the alphabet."""
+    """It began with the first in the alphabet."""
     async with driven(ChatApp(FakeEndpoint())) as it:
         await it.pilot.press("ctrl+p")
         options = it.app.screen.query_one(OptionList)

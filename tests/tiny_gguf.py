@@ -133,8 +133,9 @@ def write_llama(
     chat_template: str | None = CHAT_TEMPLATE,
     metadata: Mapping[str, Any] | None = None,
     tensors: Mapping[str, NDArray[np.float32] | None] | None = None,
+    arch: str = "llama",
 ) -> Path:
-    """Write a random llama-architecture model and return `path`.
+    """Write a random llama-architecture model, or another with the same tensors, and return `path`.
 
     `vocab` is "bpe", "none" (no vocabulary at all) or a Vocabulary, whose size then counts. `dtype` is that
     of the matrices ("F32", "F16", "Q8_0", "Q4_0", ...). `noise` between 0 and 1 makes a model related to the
@@ -145,8 +146,8 @@ def write_llama(
     vocabulary = make_vocabulary(n_vocab) if vocab == "bpe" else vocab
     n_vocab = len(vocabulary.texts) if isinstance(vocabulary, Vocabulary) else n_vocab
     n_kv, head_dim = n_kv or n_head, head_dim or d // n_head
-    writer = GGUFWriter(path, "llama")
-    writer.add_name("tiny random llama")
+    writer = GGUFWriter(path, arch)
+    writer.add_name(f"tiny random {arch}")
     _add_sizes(writer, n_vocab, d, layers, ffn, context_length, eps)
     _add_attention(writer, n_head, n_kv, head_dim, rope_freq_base)
     if isinstance(vocabulary, Vocabulary):

@@ -147,8 +147,13 @@ def _shaped(message: Message, template: str, traits: Traits, family: Family) -> 
 def text_of(content: object, joint: str = "") -> str:
     """Returns the text of a message's content: a string, or the texts of its parts."""
     if isinstance(content, list | tuple):
-        texts = [str(part.get("text") or "") for part in content if isinstance(part, Mapping)]
-        return joint.join(filter(None, texts))
+        parts = [part for part in content if isinstance(part, Mapping) and part.get("text")]
+        text, beside = "", True  # no joint beside a medium, as in llama-server
+        for part in parts:
+            medium = part.get("type") == "media"
+            text += ("" if beside or medium else joint) + str(part["text"])
+            beside = medium
+        return text
     return "" if content is None else str(content)
 
 

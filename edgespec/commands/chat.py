@@ -54,7 +54,7 @@ def add(command: argparse.ArgumentParser) -> None:
     group.add_argument("--api-key-file", metavar="FILE", help="a file with its key")
     flags.add_keep_texts(command)
     flags.add_conversation(command)
-    flags.add_model(command)
+    flags.add_model(command, media=True)
     flags.add_sampling(command, longest=None)
     flags.add_speculation(command)
     flags.add_template(command)

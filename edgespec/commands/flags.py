@@ -23,8 +23,11 @@ ROPE = (
 )
 
 
-def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> None:
-    """Adds the files and how they are loaded. pair_flag: an installed pair is named by --pair, not alone."""
+def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media: bool = False) -> None:
+    """Adds the files and how they are loaded. pair_flag: an installed pair is named by --pair, not alone.
+
+    media: what is asked may have pictures.
+    """
     group = command.add_argument_group("model")
     which = "an installed pair (see `edgespec list`), or embedded (default: the pair pulled last)"
     if pair_flag:
@@ -41,6 +44,14 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> No
         "--draft", metavar="FILE", help="GGUF file of the draft, the model that guesses (or EDGESPEC_DRAFT)"
     )
     draft.add_argument("--no-draft", action="store_true", help="plain decoding, without guesses")
+    if media:
+        group.add_argument(
+            "--mmproj",
+            metavar="FILE",
+            default="auto",
+            help="the projector with which the target reads pictures and sounds; none: text only "
+            "(auto: a file mmproj*.gguf beside the target)",
+        )
     group.add_argument(
         "--grow",
         metavar="SIZE-TYPE",
@@ -63,6 +74,13 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True) -> No
     )
     group.add_argument(
         "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: as many as fit)"
+    )
+    group.add_argument(
+        "--lora",
+        action="append",
+        default=[],
+        metavar="FILE[:SCALE]",
+        help="GGUF file of a LoRA adapter for the target; repeatable",
     )
     group.add_argument(
         "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"

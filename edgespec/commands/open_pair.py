@@ -23,8 +23,8 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
             pair.costs()  # measured now, not before the first answer
     if advice := self_test().advice:
         print(f"edgespec: {advice}", file=sys.stderr)
-    if pair.beyond_trained:
-        print(f"edgespec: {pair.beyond_trained}", file=sys.stderr)
+    for warning in filter(None, (pair.beyond_trained, pair.no_media)):
+        print(f"edgespec: {warning}", file=sys.stderr)
     if pair.gave_up:
         print(f"edgespec: to fit into memory: {'; '.join(pair.gave_up)}", file=sys.stderr)
     if pair.translation and draft:

@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 from edgespec.chat.renderer import RENDERER
 from edgespec.chat.well_known import template_or_fallback, turn_end
@@ -15,8 +16,11 @@ from edgespec.commands.open_pair import open_pair
 from edgespec.commands.request import grammar_for, request_for
 from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import Round
+from edgespec.engine.media_marks import mark, mixed
+from edgespec.engine.messages import Attachment
 from edgespec.errors import SettingError
 from edgespec.pairs.files import chat_template, pair_name
+from edgespec.pairs.projector import NONE
 from edgespec.pairs.store import note_speed
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
@@ -35,6 +39,9 @@ def add(command: argparse.ArgumentParser) -> None:
         "--raw", action="store_true", help="continue the prompt as it is, without the chat template"
     )
     command.add_argument(
+        "--image", metavar="FILE", action="append", default=[], help="a picture to read; repeatable"
+    )
+    command.add_argument(
         "--json", action="store_true", help="print one JSON object with the text and the figures"
     )
     form = command.add_argument_group("form of the answer").add_mutually_exclusive_group()
@@ -42,7 +49,7 @@ def add(command: argparse.ArgumentParser) -> None:
     form.add_argument("--grammar", metavar="FILE", help="the answer follows this grammar (GBNF or Lark)")
     form.add_argument("--regex", metavar="R", help="the whole answer matches this regular expression")
     flags.add_conversation(command)
-    flags.add_model(command)
+    flags.add_model(command, media=True)
     flags.add_sampling(command)
     flags.add_speculation(command)
     flags.add_template(command)
@@ -66,7 +73,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Answers one prompt; returns the exit code (130 after Ctrl+C; what is written so far stays)."""
     request_for(arguments)  # refuses wrong values before anything is loaded
     grammar, given = grammar_for(arguments), chat_template(arguments)  # once: they may come through a pipe
-    prompt = read_prompt(arguments.prompt)
+    prompt, attached = read_prompt(arguments.prompt), [_picture(name) for name in arguments.image]
+    marks = "".join(mark(i)["text"] for i in range(len(attached)))
+    if attached and arguments.mmproj == NONE:
+        raise SettingError("--image needs a projector: leave out --mmproj none")
     if not arguments.raw:
         RENDERER.warm()
     with open_pair(arguments) as pair, Interrupt() as interrupt:
@@ -74,10 +84,13 @@ def run(arguments: argparse.Namespace) -> int:
         tally = Tally(pair.busy)
         if arguments.raw:
             tokens = pair.prompt_tokens(prompt)
+            if attached:
+                tokens = pair.mixed_tokens(mixed(marks + prompt, attached), add_bos=True)
         else:
             system = [{"role": "system", "content": arguments.system}] if arguments.system else []
             template = given or template_or_fallback(pair.target.chat_template)
-            tokens = pair.chat_tokens([*system, {"role": "user", "content": prompt}], template)
+            messages = [*system, {"role": "user", "content": marks + prompt}]
+            tokens = pair.chat_tokens(messages, template, attached)
             request = replace(request, stop=(*request.stop, *turn_end(template)))
             if not (arguments.quiet or pair.target.chat_template or given):
                 print(
@@ -94,6 +107,14 @@ def run(arguments: argparse.Namespace) -> int:
         if not arguments.quiet and not arguments.json:
             print("\n" + "\n".join(figures.lines()), file=sys.stderr)
         return INTERRUPTED if tally.finish == "cancelled" else 0
+
+
+def _picture(name: str) -> Attachment:
+    """Returns a file as a prompt contains it. Raises SettingError."""
+    try:
+        return Attachment("picture", Path(name).read_bytes())
+    except OSError as error:
+        raise SettingError(f"--image {name} cannot be read: {error.strerror}") from None
 
 
 def _keep_speed(arguments: argparse.Namespace, figures: Statistics) -> None:

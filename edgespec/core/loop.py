@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import Drafter
+from edgespec.core.media import is_cell
 from edgespec.core.request import Scoring
 from edgespec.core.scores import of_distribution, of_logits
 from edgespec.core.text import TextRelease
@@ -128,9 +129,14 @@ def _checked(prompt: Sequence[int] | NDArray[np.int32], limits: Limits, n_vocab:
     if len(prompt) >= limits.n_ctx:
         raise PromptTooLongError(len(prompt), limits.n_ctx)
     low, high = int(np.min(prompt)), int(np.max(prompt))
+    if high >= n_vocab:
+        low = high
+    elif low < 0:
+        low = next((token for token in map(int, prompt) if token < 0 and not is_cell(token)), 0)
     if low < 0 or high >= n_vocab:
-        wrong = low if low < 0 else high
-        raise SettingError(f"token {wrong} of the prompt does not exist: the target has {n_vocab:,} tokens")
+        raise SettingError(f"token {low} of the prompt does not exist: the target has {n_vocab:,} tokens")
+    if prompt[-1] < 0:
+        raise SettingError("the prompt ends with a picture or sound: write something after it")
     tokens = np.zeros(limits.n_ctx + LONGEST_DRAFT + 1, np.int32)
     tokens[: len(prompt)] = prompt
     return tokens

@@ -45,6 +45,7 @@ class Request:
     grammar: Grammar | None = None  # the form of the text
     ignore_eos: bool = False  # the model may not end it
     fresh: bool = False  # reuse only what a fresh evaluation of the prompt would have computed bit for bit
+    adapters: tuple[float, ...] | None = None  # the scale of each LoRA adapter; None: as the pair was loaded
     slot: int | None = None  # the one that it would like to have
     lane: str = ""  # requests of several lanes run in turn, a few rounds each; "" runs beside all others
 

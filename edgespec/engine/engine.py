@@ -39,6 +39,7 @@ from edgespec.core.values import (
     Round,
     Started,
 )
+from edgespec.engine.adapter_turns import AdapterTurns
 from edgespec.engine.lanes import Lanes
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.prompt_files import PromptFiles
@@ -47,6 +48,7 @@ from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.engine.step import Step
 from edgespec.errors import NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore, Saved
+from edgespec.pairs.adapters import Scales
 
 AHEAD = LONGEST_DRAFT + 1  # tokens for which a new request should find room, beyond its own
 DISK_S = 0.02  # how long an idle engine waits for the disk at once
@@ -85,6 +87,14 @@ class LoadedPair(Protocol):
         """Returns what evaluations cost here."""
         ...
 
+    def scales(self, request: Request) -> Scales:
+        """Returns the scale of each LoRA adapter for a request."""
+        ...
+
+    def adapt(self, scales: Scales) -> None:
+        """Has the target evaluate with adapters in these scales."""
+        ...
+
     def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
         """Prepares a generation."""
         ...
@@ -116,12 +126,14 @@ class Engine:
         self._pair, self._contexts = pair, pair.contexts
         self._costs = costs or pair.costs()  # now, because measuring needs the caches
         self._scorers = scorers or pair.scorers
-        self._slots = [Slot(seq) for seq in range(slots)]
+        own = pair.scales(Request())
+        self._slots = [Slot(seq, adapters=own) for seq in range(slots)]
+        self._adapter_turns = AdapterTurns(own, pair.adapt) if own else None
         for context in self._contexts.values():  # an engine with more slots may have left texts
             for seq in range(slots, pair.slots):
                 context.clear(seq)
         store = PrefixStore(cache_ram) if cache_ram else None
-        self._prefixes = Prefixes(self._slots, self._contexts, store, chunk, files)
+        self._prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
         self._queue: deque[Running] = deque()
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
         self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
@@ -147,7 +159,9 @@ class Engine:
         ask = next(stream.loop)  # this evaluates nothing, but checks prompt and settings
         assert isinstance(ask, Ask)
         self._submitted += 1
-        self._queue.append(Running(id, prompt, request, stream, ask, self._submitted, self._clock()))
+        running = Running(id, prompt, request, stream, ask, self._submitted, self._clock())
+        running.adapters = self._pair.scales(request)
+        self._queue.append(running)
 
     def cancel(self, id: str) -> None:
         """Ends a request; its last round comes with the next step. An unknown one is ignored."""
@@ -170,6 +184,8 @@ class Engine:
         self.in_slots = len(running)
         self._keep_cells(len(running) + len(self._queue) > 1)
         running = self._lanes.taking_part(running)
+        if self._adapter_turns:
+            running = self._adapter_turns.taking_part(running)
         target, reading = self._contexts["target"], [slot for slot in running if slot.request.reading]
         joining: list[tuple[Slot, Want]] = []
         if reading and (chunk := self._reader.next_chunk(running, joining)):
@@ -260,14 +276,14 @@ class Engine:
         for running in list(self._queue):
             if all(slot.running for slot in self._slots) or not self._fits(running):
                 return
-            fresh, tokens = running.wanted.fresh, running.ask.tokens
-            if not fresh and (self._prefixes.is_being_read(tokens) or self._prefixes.is_coming(running)):
+            prompt, fresh = (running.ask.tokens, running.adapters), running.wanted.fresh
+            if not fresh and (self._prefixes.is_being_read(*prompt) or self._prefixes.is_coming(running)):
                 continue
             self._queue.remove(running)
             if fresh:
-                slot, cached = self._prefixes.place_fresh(tokens)
+                slot, cached = self._prefixes.place_fresh(*prompt)
             else:
-                slot, cached = self._prefixes.place(tokens, running.fetch, running.wanted.slot)
+                slot, cached = self._prefixes.place(*prompt, running.fetch, running.wanted.slot)
                 running.fetch = None
             slot.lend(running)
             if not running.told:

@@ -18,6 +18,7 @@ from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings, settings_for
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.memory.at_load import plans
+from edgespec.pairs.adapters import Scales
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.heads import Head
@@ -42,13 +43,14 @@ class PairFiles:
     """What a pair is loaded from.
 
     head: in the draft's file or, without one, in the target's. translation: for a draft with another
-    vocabulary.
+    vocabulary. medium: cells of the largest picture that the target has to read at once.
     """
 
     target: Path
     draft: Path | None = None
     head: Head | None = None
     translation: Translation | None = None
+    medium: int = 0
 
     @property
     def head_in_target(self) -> bool:
@@ -87,8 +89,8 @@ def load_pair(
     remote.watch(settings.rpc)
     on_progress("caches", WEIGHTS)
     wanted = settings_for(large, settings)
-    of_target = replace(wanted, n_rows=n_rows)
-    context = opened.enter_context(Context(large, of_target))
+    of_target = replace(wanted, n_rows=n_rows, medium=files.medium)
+    context = opened.enter_context(_target_context(large, of_target, settings.scales))
     guessing = small or (large if files.head_in_target else None)
     if guessing is None:
         return LoadedModels(large, None, context, None)
@@ -104,9 +106,17 @@ def load_pair(
         if head.alone:  # the user named it
             raise
         context.close()  # it may keep hidden rows already
-        return LoadedModels(large, None, opened.enter_context(Context(large, of_target)), None)
+        return LoadedModels(
+            large, None, opened.enter_context(_target_context(large, of_target, settings.scales)), None
+        )
     opened.callback(made.close)
     return LoadedModels(large, small, context, made)
+
+
+def _target_context(target: Model, how: ContextSettings, scales: Scales) -> Context:
+    context = Context(target, how)
+    context.adapt(scales)
+    return context
 
 
 def _weights(
@@ -125,6 +135,7 @@ def _weights(
             on_progress=lambda done: on_progress("target", share * done),
         )
     )
+    large.add_adapters(settings.adapters)
     if files.draft is None:
         return large, None
     small = Model(

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from edgespec.chat.fill_in import FillTokens
 from edgespec.core.request import Request
 from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
+from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.settings import PairSettings
 
 Stage = Literal["target", "draft", "caches", "measuring"]
@@ -44,11 +45,33 @@ class LoadRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file that a prompt contains."""
+
+    kind: Literal["picture", "sound"]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """A prompt with media: texts as a template rendered them, and what is between each two."""
+
+    texts: tuple[str, ...]
+    attached: tuple[Attachment, ...]  # one less
+
+    def __len__(self) -> int:
+        return sum(map(len, self.texts))
+
+
+Prompt = str | tuple[int, ...] | Mixed  # text as a template rendered it, token ids, or with media
+
+
+@dataclass(frozen=True, slots=True)
 class Submit:
     """Asks for a generation."""
 
     id: str
-    prompt: str | tuple[int, ...]  # text as a template rendered it, or token ids
+    prompt: Prompt
     add_bos: bool  # put the start token before text
     request: Request
     pieces: bool = False  # send the text of every single token as well
@@ -66,7 +89,7 @@ class Tokenize:
     """Asks for the tokens of a text; add_bos as in `Submit`. special: control tokens in it count as such."""
 
     id: str
-    prompt: str
+    prompt: str | Mixed
     add_bos: bool
     special: bool = True
 
@@ -167,7 +190,10 @@ class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     fill: FillTokens | None  # None where it cannot
     place: str = ""  # which graphics cards evaluate, in words; "" if the processor does all of it
     break_even: BreakEven | None = None
+    adapters: tuple[Adapter, ...] = ()
     beyond_trained: str = ""  # a warning, if the context is longer than what the target was trained for
+    reads: tuple[str, ...] = ()  # kinds of media: "picture", "sound"
+    no_media: str = ""  # why a projector that was found is not used
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,20 @@ from edgespec.engine.draft_placement import DraftPlacement
 from edgespec.engine.experience import load, save
 from edgespec.engine.loading import OnProgress, PairFiles, load_what_fits
 from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
+from edgespec.engine.media_marks import mixed
+from edgespec.engine.media_reader import MediaReader, Piece
+from edgespec.engine.messages import Attachment, Mixed
 from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.stream_maker import StreamMaker
-from edgespec.errors import EngineError
+from edgespec.errors import EngineError, ModelUnsupportedError, SettingError
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
-from edgespec.pairs.check import check_pair, check_placement, find_head, headers_of
+from edgespec.llama.medium import Medium
+from edgespec.llama.model import mtmd_cpp
+from edgespec.pairs.adapters import Scales, scales_for
+from edgespec.pairs.check import check_lora, check_pair, check_placement, find_head, headers_of
+from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.other_programs import Others
@@ -57,6 +64,7 @@ class Pair(StreamMaker):
         self.translation = check_pair(target, draft) if draft is not None and head is None else None
         small = Path(draft) if draft is not None else None
         check_placement(target, settings.placement)
+        check_lora(target, settings.adapters)
         if small:
             check_placement(small, settings.draft_placement)
         self.n_rows = LONGEST_DRAFT + 1 if settings.slots == 1 else MOST_ROWS
@@ -65,12 +73,16 @@ class Pair(StreamMaker):
         if known == 0:  # else on the card, if it fits
             settings = replace(settings, draft_gpu_layers=0)
         with ExitStack() as opened:
-            files = PairFiles(Path(target), small, head, self.translation)
+            self.media, self.no_media = _media_reader(opened, Path(target), settings)
+            at_once = self.media.at_once if self.media else 0
+            files = PairFiles(Path(target), small, head, self.translation, at_once)
             loaded, settings, self.gave_up = load_what_fits(opened, files, settings, self.n_rows, on_progress)
             if known is None:
                 loaded, settings = place.choose(opened, loaded, settings, self.translation)
             self.settings, self.draft = settings, loaded.draft
             self._target_context, guessing = loaded.target_context, loaded.draft_context
+            if self.media:
+                self._target_context.media = self.media.by_cell
             elsewhere = (settings.rpc, settings.tensor_split, settings.n_gpu_layers) if settings.rpc else ()
             self._known_in = costs_path(self._target_context, guessing, elsewhere)
             super().__init__(
@@ -103,6 +115,13 @@ class Pair(StreamMaker):
     def draft_name(self) -> str | None:
         """What guesses beside the text itself: the draft's name, or the head in the target's file."""
         return self.draft.path.stem if self.draft else self.head.name if self.head else None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Returns which kinds of media it reads."""
+        if self.media is None:
+            return ()
+        return ("picture",) * self.media.sees + ("sound",) * self.media.hears
 
     @property
     def place(self) -> str:
@@ -197,17 +216,61 @@ class Pair(StreamMaker):
                 context.clear(seq)
         self._guessers = {}
 
+    def scales(self, request: Request) -> Scales:
+        """Returns the scale of each LoRA adapter for a request. Raises SettingError for another number."""
+        return scales_for(request.adapters, self.settings.scales)
+
+    def adapt(self, scales: Scales) -> None:
+        """Has the target evaluate with adapters in these scales; what it holds stays as it was read."""
+        self._target_context.adapt(scales)
+
+    def _adapt(self, request: Request) -> None:
+        """Has the target evaluate with the adapters of a request; what it read with others is forgotten."""
+        scales = self.scales(request)
+        if scales != self._target_context.adapters:
+            self.adapt(scales)
+            for seq in range(self.slots):
+                self._target_context.clear(seq)
+
     def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
         """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it count as such."""
         return self.target.tokenize(text.encode("utf-8", "replace"), special=special)
 
-    def chat_tokens(self, messages: Sequence[chat.Message], template: str | None = None) -> NDArray[np.int32]:
-        """Returns the prompt of a conversation, by the template given, the model's own, or ChatML."""
+    def media_pieces(self, attachment: Attachment) -> tuple[Piece, ...]:
+        """Returns what stands for a medium in a prompt. Raises SettingError."""
+        if self.media is None:
+            raise SettingError(
+                f"{self.target.path.stem} was loaded without a projector, so it reads no {attachment.kind}s: "
+                "name the projector's file with --mmproj"
+            )
+        return self.media.pieces(attachment)
+
+    def mixed_tokens(self, prompt: str | Mixed, *, add_bos: bool) -> NDArray[np.int32]:
+        """Returns the tokens of a prompt in which control tokens count as such, and may be media."""
+        texts, attached = (prompt.texts, prompt.attached) if isinstance(prompt, Mixed) else ((prompt,), ())
+        found: list[NDArray[np.int32]] = []
+        for i, text in enumerate(texts):
+            for piece in self.media_pieces(attached[i - 1]) if i else ():
+                found.append(piece.cells if isinstance(piece, Medium) else piece)
+            said = text.encode("utf-8", "replace")
+            found.append(self.target.tokenize(said, special=True, add_bos=add_bos and not i))
+        return np.concatenate(found)
+
+    def chat_tokens(
+        self,
+        messages: Sequence[chat.Message],
+        template: str | None = None,
+        attached: Sequence[Attachment] = (),
+    ) -> NDArray[np.int32]:
+        """Returns the prompt of a conversation, by the template given, the model's own, or ChatML.
+
+        attached: what the messages have marks of.
+        """
         template = template or template_or_fallback(self.target.chat_template)
         bos = self.target.bos_text
         text = chat.render(template, messages, bos=bos, eos=self.target.eos_text)
         add_bos = not (bos and text.startswith(bos))  # most templates write the start token themselves
-        return self.target.tokenize(text.encode("utf-8", "replace"), special=True, add_bos=add_bos)
+        return self.mixed_tokens(mixed(text, attached), add_bos=add_bos)
 
     def generate(
         self,
@@ -223,5 +286,24 @@ class Pair(StreamMaker):
         `contexts`, such as a memory in front of them.
         Raises PromptTooLongError, SettingError, or an EngineError out of llama.cpp.
         """
+        self._adapt(request)
         costs = self.costs() if request.fixed_length is None or self._costs_checked else unmeasured()
         return alone(self, prompt, request, cancelled=cancelled, costs=costs, scorers=scorers)
+
+
+def _media_reader(opened: ExitStack, target: Path, settings: PairSettings) -> tuple[MediaReader | None, str]:
+    """Returns what reads pictures for a target, if it has a projector, or why a found one cannot be used.
+
+    Loaded before the target, for it takes memory, too.
+    """
+    projector = projector_of(target, settings.mmproj)
+    if projector is None:
+        return None, ""
+    try:
+        mtmd_cpp()
+        reader = MediaReader(projector, target, on_gpu=settings.n_gpu_layers != 0)
+    except ModelUnsupportedError as error:
+        if settings.mmproj != AUTO:
+            raise
+        return None, f"pictures cannot be read: {error}"
+    return opened.enter_context(reader), ""

@@ -95,5 +95,8 @@ def about(pair: Pair) -> Loaded:
         fill=target.fill_tokens,
         place=pair.place,
         break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
+        adapters=pair.settings.adapters,
         beyond_trained=pair.beyond_trained or "",
+        reads=pair.reads,
+        no_media=pair.no_media,
     )

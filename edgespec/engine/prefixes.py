@@ -23,6 +23,7 @@ from edgespec.engine.prompt_files import Fetch, PromptFiles
 from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.errors import EngineError, NoRoomError
 from edgespec.llama.saved import PrefixStore, Saved, same_beginning
+from edgespec.pairs.adapters import Scales
 
 WORTH_MOVING = 64  # tokens: fewer are evaluated as quickly, and keep the arithmetic as it is alone
 MOSTLY = 0.5  # a slot of which less would be reused is not overwritten if another can be
@@ -43,23 +44,27 @@ class Prefixes:
         store: PrefixStore | None,
         chunk: int = 512,
         files: PromptFiles | None = None,
+        own: Scales = (),
     ) -> None:
-        """chunk: tokens of a prompt that are read at once. files: what is kept on disk."""
+        """chunk: tokens of a prompt that are read at once. files: what is kept on disk. own: the scales of
+        the pair's adapters; only what was read with these is moved to host memory and disk."""
+        self._own = own
         self._slots, self._contexts, self.store, self._chunk = slots, contexts, store, chunk
         self._files = files
         self._fetch: Fetch | None = None  # the last one
         self._written: dict[int, int] = {}  # when each slot was used last whose text is on disk
         self._unmoved = -1  # when the slot was used last whose text is too long for the store
 
-    def place_fresh(self, prompt: NDArray[np.int32]) -> tuple[Slot, int]:
+    def place_fresh(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> tuple[Slot, int]:
         """Returns what `place` does, for a prompt that may reuse only chunks read from nothing.
 
         Other tokens were evaluated in other company, and differ in last digits from a fresh reading.
         """
         free = [slot for slot in self._slots if not slot.running]
-        best = max(free, key=lambda slot: (self._whole(slot, prompt), not slot.holds, -slot.used))
-        n = self._whole(best, prompt)
+        best = max(free, key=lambda slot: (self._whole(slot, prompt, adapters), not slot.holds, -slot.used))
+        n = self._whole(best, prompt, adapters)
         self.keep(best)
+        self._adapt(best, adapters)
         target = self._contexts["target"]
         target.cut(best.seq, n)
         if target.held(best.seq).size != n:
@@ -67,8 +72,10 @@ class Prefixes:
         best.whole = self._held("target", best)
         return best, best.whole
 
-    def _whole(self, slot: Slot, prompt: NDArray[np.int32]) -> int:
+    def _whole(self, slot: Slot, prompt: NDArray[np.int32], adapters: Scales) -> int:
         """Returns how many tokens of a prompt a slot holds in the chunks of a reading from nothing."""
+        if slot.adapters != adapters:
+            return 0
         shared = min(slot.whole, same_beginning(self._tokens(slot), prompt.tobytes()))
         n = 0
         while n + self._chunk <= shared and chunk_of(prompt.size - n, self._chunk) == self._chunk:
@@ -76,7 +83,11 @@ class Prefixes:
         return min(n, prompt.size - 1) // self._chunk * self._chunk
 
     def place(
-        self, prompt: NDArray[np.int32], fetch: Fetch | None = None, wish: int | None = None
+        self,
+        prompt: NDArray[np.int32],
+        adapters: Scales = (),
+        fetch: Fetch | None = None,
+        wish: int | None = None,
     ) -> tuple[Slot, int]:
         """Returns a free slot for a prompt, and how many of its tokens the target holds there now.
 
@@ -84,19 +95,23 @@ class Prefixes:
         """
         free = [slot for slot in self._slots if not slot.running]
         liked = [slot for slot in free if slot.seq == wish and self._contexts["target"].batches]
-        slot, cached = self._place(liked or free, prompt, fetch)
+        slot, cached = self._place(liked or free, prompt, adapters, fetch)
         slot.whole = min(slot.whole, cached // self._chunk * self._chunk)
         return slot, cached
 
     def _place(
-        self, free: Sequence[Slot], prompt: NDArray[np.int32], fetch: Fetch | None
+        self, free: Sequence[Slot], prompt: NDArray[np.int32], adapters: Scales, fetch: Fetch | None
     ) -> tuple[Slot, int]:
-        own = {slot: self._spared("target", slot, prompt) for slot in self._slots}
+        own = {
+            slot: self._spared("target", slot, prompt) if slot.adapters == adapters else 0
+            for slot in self._slots
+        }
         best = max(free, key=lambda slot: (own[slot], self._spared_draft(slot, prompt, own), -slot.used))
         held = self._held("target", best)
         stays = own[best] > MOSTLY * held or held < WORTH_MOVING  # so few are not worth keeping
         source = max(self._slots, key=lambda slot: own[slot])
-        saved, n_saved = self.store.best(prompt.tobytes()) if self.store else (None, 0)
+        store = self.store if adapters == self._own else None
+        saved, n_saved = store.best(prompt.tobytes()) if store else (None, 0)
         n_fetched = fetch.useful(prompt.tobytes()) if fetch else 0
         most = max(own[source], n_saved, n_fetched)
         if most < own[best] + WORTH_MOVING and (stays or most < WORTH_MOVING):
@@ -104,6 +119,7 @@ class Prefixes:
                 best = self._least_missed(free)
                 if self._held("target", best) >= WORTH_MOVING:
                     self.keep(best)
+            self._adapt(best, adapters)
             return best, self._spared("target", best, prompt)
         into = self._least_missed([slot for slot in free if slot is not source] or free)
         restores: Mapping[ModelName, Sequence[Saved]] = {}
@@ -113,6 +129,7 @@ class Prefixes:
             self.store.use(saved)  # first: saving may push out the least recently used
             restores = {name: [whole] for name, whole in saved.items()}
         self.keep(into)
+        self._adapt(into, adapters)
         into.whole = 0  # its new content was evaluated elsewhere
         if restores:
             for name, context in self._contexts.items():
@@ -126,18 +143,25 @@ class Prefixes:
         into.holds = True
         return into, self._spared("target", into, prompt)
 
-    def is_being_read(self, prompt: NDArray[np.int32]) -> bool:
+    def _adapt(self, slot: Slot, adapters: Scales) -> None:
+        """Gives a slot to a request with these adapters: what the target read with others goes."""
+        if slot.adapters != adapters:
+            slot.adapters, slot.whole = adapters, 0
+            self._contexts["target"].clear(slot.seq)
+
+    def is_being_read(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> bool:
         """Returns whether a running slot is about to hold so much of a prompt that waiting for it pays."""
         if not self._contexts["target"].batches:  # recurrent state is not shared
             return False
-        reading = [slot for slot in self._slots if slot.running and slot.request.reading]
+        slots = [slot for slot in self._slots if slot.adapters == adapters]
+        reading = [slot for slot in slots if slot.running and slot.request.reading]
         if not reading:
             return False
         tokens = prompt[:-1].tobytes()
-        held = {slot: same_beginning(self._tokens(slot), tokens) for slot in self._slots}
+        held = {slot: same_beginning(self._tokens(slot), tokens) for slot in slots}
         coming = {slot: same_beginning(slot.request.ask.tokens.tobytes(), tokens) for slot in reading}
         reader = max(reading, key=coming.__getitem__)
-        elsewhere = max((held[slot] for slot in self._slots if slot is not reader), default=0)
+        elsewhere = max((held[slot] for slot in slots if slot is not reader), default=0)
         return coming[reader] > held[reader] and coming[reader] >= elsewhere + WORTH_MOVING
 
     def is_coming(self, running: Running) -> bool:
@@ -145,11 +169,12 @@ class Prefixes:
 
         One is read at a time: what comes for another may be what this one needs.
         """
-        if self._files is None:
+        if self._files is None or running.adapters != self._own:
             return False
         if running.fetch is None:
             prompt, tokens = running.ask.tokens, running.ask.tokens.tobytes()
-            held = [self._spared("target", slot, prompt) for slot in self._slots]
+            slots = [slot for slot in self._slots if slot.adapters == self._own]
+            held = [0, *(self._spared("target", slot, prompt) for slot in slots)]
             held += [self.store.best(tokens)[1]] if self.store else []
             fetch = self._files.find(tokens, max(held) + WORTH_MOVING)
             if not fetch.done.is_set():
@@ -171,6 +196,8 @@ class Prefixes:
         for slot in self._slots if files else ():
             if not files or slot.running or not slot.holds or self._written.get(slot.seq) == slot.used:
                 continue
+            if slot.adapters != self._own:
+                continue
             for name, context in self._contexts.items():
                 if files.full:
                     return True
@@ -191,7 +218,7 @@ class Prefixes:
         """
         lost = self._held("target", slot)
         self.keep(slot) if saved else None
-        slot.whole = 0
+        slot.adapters, slot.whole = self._own, 0
         for context in self._contexts.values():
             context.clear(slot.seq)
         if saved is None:
@@ -204,7 +231,7 @@ class Prefixes:
     def keep(self, slot: Slot) -> None:
         """Saves what a slot holds, if that is worth it and not done yet."""
         store = self.store
-        if store is None:
+        if store is None or slot.adapters != self._own:
             return
         tokens = self._tokens(slot)
         if len(tokens) < 4 * WORTH_MOVING or store.holds(tokens):
@@ -237,7 +264,8 @@ class Prefixes:
         """
         if self.write_some():
             return True
-        holding = sorted((s for s in self._slots if not s.running and s.holds), key=lambda s: s.used)
+        idle = (slot for slot in self._slots if not slot.running and slot.holds)
+        holding = sorted((slot for slot in idle if slot.adapters == self._own), key=lambda slot: slot.used)
         if self.store is None or 2 * self.store.n_bytes > self.store.budget or len(holding) < 2:
             return False
         slot, tokens = holding[0], self._tokens(holding[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from edgespec.core.loop import Want
+from edgespec.core.media import whole_after
 from edgespec.core.pace.costs import Costs
 from edgespec.engine.prefixes import chunk_of
 from edgespec.engine.slots import Cache, Slot
@@ -76,8 +77,12 @@ class PromptReader:
         return slot.request.since + PATIENCE * lag * self._token_s, slot.request.number
 
     def _beginning(self, slot: Slot, want: Want, lag: int, size: int) -> Want:
-        """Returns a want for the next `size` of the `lag` tokens that are still to be read."""
+        """Returns a want for the next `size` of the `lag` tokens that are still to be read.
+
+        A medium is not cut: it makes a part longer.
+        """
         end = want.tokens.size + len(want.tail)
+        size = whole_after(want.tokens, end - lag + size) - end + lag
         if size == self._chunk and slot.whole + lag == end:
             slot.whole += size
         slot.request.reading = size < lag

@@ -28,6 +28,7 @@ from edgespec.engine.messages import (
     MOST_TOKENS,
     Cancel,
     LargeBodies,
+    Mixed,
     Ping,
     Pong,
     RefusalKind,
@@ -45,6 +46,7 @@ from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.cuts import Cuts, cuts_of
+from edgespec.llama.medium import Medium
 from edgespec.llama.saved import Saved
 from edgespec.system.limited_child import GIVEN_UP
 
@@ -64,6 +66,7 @@ class Ready:
 
     message: Submit
     tokens: Tokens
+    media: tuple[Medium, ...] = ()  # of the prompt: they are there as long as somebody holds them
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +185,8 @@ class RequestReader:
     def _is_quick(self, message: Submit | Tokenize | Spell) -> bool:
         if isinstance(message, Spell):
             return len(message.tokens) <= QUICK
+        if isinstance(message.prompt, Mixed):
+            return False
         if isinstance(message, Tokenize):
             return len(message.prompt) <= QUICK
         return len(message.prompt) <= QUICK and self.is_prepared(message)
@@ -215,23 +220,37 @@ class RequestReader:
             return Spelt(message.id, tuple(piece(token, special=True) for token in message.tokens))
         if isinstance(message, Submit):
             self.pair.prepare(message.request)
-            return Ready(message, self._tokens(message))
-        tokens = self._tokens(message)
+            return Ready(message, *self._read(message))
+        tokens, _ = self._read(message)
         sent = tokens if tokens.size <= MOST_TOKENS else tokens[:0]
         return Tokenized(message.id, array("i", sent.tobytes()), tokens.size)
 
-    def _tokens(self, message: Submit | Tokenize) -> Tokens:
-        """Returns a prompt's tokens, or some of them if it is given up meanwhile."""
+    def _read(self, message: Submit | Tokenize) -> tuple[Tokens, tuple[Medium, ...]]:
+        """Returns a prompt's tokens, or some of them if it is given up meanwhile, and the media in it."""
         assert self.pair
-        if not isinstance(message.prompt, str):
-            return np.array(message.prompt, np.int32)
-        text = message.prompt.encode("utf-8", "replace")
+        prompt = message.prompt
+        if isinstance(prompt, tuple):
+            return np.array(prompt, np.int32), ()
+        if isinstance(prompt, str):
+            return self._tokens(message, prompt, add_bos=message.add_bos), ()
+        found = [self._tokens(message, prompt.texts[0], add_bos=message.add_bos)]
+        media: list[Medium] = []
+        for attachment, text in zip(prompt.attached, prompt.texts[1:], strict=True):
+            for piece in self.pair.media_pieces(attachment):
+                found.append(piece.cells if isinstance(piece, Medium) else piece)
+                media += [piece] if isinstance(piece, Medium) else []
+            found.append(self._tokens(message, text, add_bos=False))
+        return np.concatenate(found), tuple(media)
+
+    def _tokens(self, message: Submit | Tokenize, prompt: str, *, add_bos: bool) -> Tokens:
+        """Returns a text's tokens, or some of them if it is given up meanwhile."""
+        assert self.pair
+        text = prompt.encode("utf-8", "replace")
         self._check_length(message, len(text))
         special = message.special if isinstance(message, Tokenize) else True
         found: list[Tokens] = []
         for piece in self._cuts(special).pieces(text):
-            add_bos = message.add_bos and not found
-            found.append(self.pair.target.tokenize(piece, special=special, add_bos=add_bos))
+            found.append(self.pair.target.tokenize(piece, special=special, add_bos=add_bos and not found))
             if message.id not in self._preparing:
                 break
         return np.concatenate(found)

@@ -15,6 +15,7 @@ from edgespec.core.stream import Stream
 from edgespec.core.values import Ask
 from edgespec.engine.prompt_files import Fetch
 from edgespec.llama.saved import Saved
+from edgespec.pairs.adapters import Scales
 
 
 class Parts(Protocol):
@@ -101,6 +102,7 @@ class Running:
     told: bool = False  # its start has been reported
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all
+    adapters: Scales = ()  # of the target's adapters, for all of it
     fetch: Fetch | None = None  # what is read from the disk for it
     notice: str = ""  # why the draft is not asked any more
     pace: Pace = field(init=False)
@@ -131,6 +133,7 @@ class Slot:
     seq: int
     running: Running | None = None
     request: Running = field(init=False)  # the one that runs, or ran last: read many times in each step
+    adapters: Scales = ()  # with which the target read what it holds
     used: int = 0  # the step in which it was last released
     holds: bool = True  # maybe: of a request that has ended, of measuring, of an engine before this one
     whole: int = 0  # first tokens that the target read in whole chunks, as it would from nothing

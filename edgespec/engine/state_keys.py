@@ -30,12 +30,14 @@ def state_keys(contexts: Mapping[ModelName, DraftContext]) -> dict[ModelName, by
 
 
 def _said_of(context: DraftContext) -> list[object]:
-    """Returns what a context's states depend on. Adapters of its model belong here, once there are any."""
+    """Returns what a context's states depend on."""
     model, how = context.model, context.settings
     kind = context.kind if isinstance(context, AnyHead) else ""
     return [
         kind, *_files([model.path.with_name(name) for name in split_names(model.path.name)]),
-        sorted(model.layers.items()), how.kv_type, how.flash_attention, how.rope.flags(),
+        *_files([path for path, _ in model.adapters]),
+        context.adapters if isinstance(context, Context) else (),
+        sorted(model.layers.items()), model.rules, how.kv_type, how.flash_attention, how.rope.flags(),
         how.cells or how.n_ctx * how.n_seq,  # that chooses among the position factors of some models
     ]  # fmt: skip
 

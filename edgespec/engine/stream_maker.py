@@ -146,7 +146,9 @@ class StreamMaker:
         return generate(
             prompt,
             sampler=sampler,
-            drafter=self._drafter(request, known, guessers, sampler, pace),
+            drafter=self._drafter(
+                request, known, guessers, sampler, pace, media=int(np.min(prompt, initial=0)) < 0
+            ),
             rule=_rule(request),
             text=text,
             limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
@@ -172,7 +174,14 @@ class StreamMaker:
         return tokens
 
     def _drafter(
-        self, request: Request, known: Experience, guessers: list[Guesser], sampler: Sampler, pace: Pace
+        self,
+        request: Request,
+        known: Experience,
+        guessers: list[Guesser],
+        sampler: Sampler,
+        pace: Pace,
+        *,
+        media: bool,
     ) -> Drafter:
         if request.drafter == "none" or request.draft_length == 0:
             return NoDrafter()
@@ -194,6 +203,7 @@ class StreamMaker:
             places=known.places,
             temperature=known.temperature,
             spelt=self._translated.spelt if self._translated else None,
+            media="" if not media else "not crossed" if self.head else "left out",
         )
         return Competition(guessers, model, masks, looks=pace.looks, drafts=pace.drafts)
 

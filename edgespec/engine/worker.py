@@ -52,6 +52,7 @@ from edgespec.engine.text_log import TextRecorder, text_log_of
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
+from edgespec.llama.medium import Medium
 from edgespec.llama.thread_count import Threads
 from edgespec.system import config
 
@@ -80,6 +81,7 @@ class Worker:
         self._pair, self._engine, self._reader, self._outbox = pair, engine, reader, outbox
         self._pieces: dict[str, _TokenTexts] = {}  # of those that want them
         self._speaking: set[str] = set()  # requests whose first round was sent
+        self._media: dict[str, tuple[Medium, ...]] = {}  # of requests that may read theirs again
         self._held_since = 0.0  # when the oldest held round was held
         self.draining = False
         self._actions = SlotActions(engine, outbox, lambda: state_keys(pair.contexts)["target"])
@@ -141,9 +143,12 @@ class Worker:
             traceback.print_exc()
             self._outbox.send(refused(message.id, error))
             return
+        if item.media:
+            self._media[message.id] = item.media
         if message.pieces:
             self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
-        if self._recorder and message.request.grammar is None and not message.request.ignore_eos:
+        plain = message.request.grammar is None and not (message.request.ignore_eos or item.media)
+        if self._recorder and plain:
             self._recorder.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
         self._outbox.send(Accepted(message.id, len(item.tokens)))
 
@@ -188,6 +193,8 @@ class Worker:
         id, round_ = emitted.id, emitted.round
         if self._recorder:
             self._recorder.add(id, round_.tokens, ended=round_.finish is not None)
+        if round_.finish:
+            self._media.pop(id, None)
         spelt = self._pieces.pop(id, None) if round_.finish else self._pieces.get(id)
         pieces = tuple(map(spelt.of, round_.tokens)) if spelt else ()
         return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces)
@@ -195,6 +202,7 @@ class Worker:
     def _forget(self, id: str) -> None:
         """Forgets a request that will not be answered to its end."""
         self._pieces.pop(id, None)
+        self._media.pop(id, None)
         self._speaking.discard(id)
         if self._recorder:
             self._recorder.drop(id)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import ctypes
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,7 +28,8 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.loop import Rows, Want
+from edgespec.core.loop import NO_ROWS, Rows, Want
+from edgespec.core.media import end_of_media, positions, runs, whole_before
 from edgespec.errors import (
     DecodeAbortedError,
     EdgeSpecError,
@@ -41,12 +42,15 @@ from edgespec.errors import (
 )
 from edgespec.llama.batch import Batch
 from edgespec.llama.heads.hidden_rows import HiddenRows
+from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import Tap
+from edgespec.llama.medium import Medium, check_known, medium_at
 from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, has_parts, keeps_order, new_context
 from edgespec.llama.state_parts import StateParts
 from edgespec.llama.thread_count import Threads
+from edgespec.pairs.adapters import Scales
 from edgespec.pairs.settings import whole
 
 __all__ = ["Context", "ContextSettings"]
@@ -71,6 +75,7 @@ class _Sequence:
     checkpoint: tuple[int, NDArray[np.uint8] | None] = field(
         default=(0, None)
     )  # (tokens held then, state blob)
+    media: bool = False  # there may be cells of pictures among the tokens
 
     @property
     def held(self) -> int:
@@ -78,6 +83,11 @@ class _Sequence:
 
     def keep(self, n: int) -> None:
         del self.tokens[4 * n :]
+        self.media = self.media and n > 0
+
+    def position(self, n: int) -> int:
+        """Returns the position after the first n tokens."""
+        return positions(np.frombuffer(self.tokens, np.int32, n)) if self.media and n else n
 
 
 class Context:
@@ -91,7 +101,7 @@ class Context:
     def __init__(self, model: Model, settings: ContextSettings) -> None:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
         self.model, self.settings = model, settings
-        self.n_ctx = settings.n_ctx
+        self.n_ctx, self.adapters = settings.n_ctx, Scales()
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._handle: Any = new_context(model, settings)
         self._memory: Any = C.llama_get_memory(self._handle)
@@ -104,6 +114,8 @@ class Context:
         self._keeping = self._kept = False
         self._threads = Threads(self._handle, settings.threads, on_gpu=model.on_gpu)
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits there
+        self.media: Mapping[int, Medium] = {}  # what may be among the tokens, by its first cell
+        self._row_batch: RowBatch | None = None  # for media
         self._hidden: HiddenRows | None = None
         self._tap: Tap | None = None
         self._n_rs_seq = int(C.llama_n_rs_seq(self._handle)) if model.has_recurrent_state else 0
@@ -168,6 +180,18 @@ class Context:
         alone = len(self._sequences) == 1 or not self.model.window  # no other takes cells behind a window
         return alone and not self.model.has_recurrent_state and self.model.architecture not in FIRST_ROWS
 
+    def adapt(self, scales: Scales) -> None:
+        """Evaluates with the adapters in these scales from now on; what is held stays as it was read."""
+        if scales != self.adapters:
+            n = len(self.model.adapters)
+            assert len(scales) == n
+            pointers, factors = (
+                (C.llama_adapter_lora_p_ctypes * n)(*(loaded for _, loaded in self.model.adapters)),
+                (ctypes.c_float * n)(*scales),
+            )
+            C.llama_set_adapters_lora(self._handle, pointers, n, factors)
+            self.adapters = scales
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""
         return np.frombuffer(bytes(self._sequences[seq].tokens), np.int32)
@@ -187,6 +211,8 @@ class Context:
         The last of them is read again if a head wants its hidden row and that is no longer kept.
         """
         keep = _shared(self._sequences[want.seq].tokens, want)
+        if self._sequences[want.seq].media:  # a medium stays whole or not at all
+            keep = whole_before(want.tokens, keep)
         if self._hidden and keep and not self.model.has_recurrent_state:
             return keep - (self._hidden.row(want.seq, keep - 1) is None)
         return keep
@@ -195,8 +221,8 @@ class Context:
         """Returns whether all cells are there that the token after the first `keep` of a sequence sees."""
         if keep == 0 or not self.model.window:
             return True
-        first = C.llama_memory_seq_pos_min(self._memory, s)
-        return bool(0 <= first <= max(0, keep + 1 - self.model.window))
+        first, end = C.llama_memory_seq_pos_min(self._memory, s), self._sequences[s].position(keep)
+        return bool(0 <= first <= max(0, end + 1 - self.model.window))
 
     def _near(self, seq: _Sequence) -> int:
         """Returns how many last tokens can be rolled back. What others did to its window is unknown."""
@@ -237,6 +263,13 @@ class Context:
         if any(want.filling for want in wants):
             return self._filled(wants)
         parts = [(want.seq, self._sync(want), want.rows) for want in wants]
+        if not all(
+            [tokens for _, tokens, _ in parts]
+        ):  # a chunk that ends with a medium: nobody needs its row
+            parts = [part for part in parts if part[1]]
+            found = iter(self._decode(parts) if parts else ())
+            reading = {part[0] for part in parts}
+            return [next(found) if want.seq in reading else NO_ROWS for want in wants]
         if sum([len(tokens) for _, tokens, _ in parts]) > 4 * self._chunk:
             parts = self._ends_of(parts)
         return self._decode(parts)
@@ -285,11 +318,15 @@ class Context:
         keep = self._staying(want)
         missing = _bytes_of(want, keep)
         fresh = memoryview(missing).cast("i")
-        if min(fresh) < 0 or max(fresh) >= self.model.n_vocab:
-            wrong = next(token for token in fresh if not 0 <= token < self.model.n_vocab)
+        if media := min(fresh) < 0:
+            wrong = check_known(self.media, np.frombuffer(missing, np.int32))
+        if max(fresh) >= self.model.n_vocab or media and wrong is not None:
+            wrong = max(fresh) if max(fresh) >= self.model.n_vocab else wrong
             raise SettingError(f"token {wrong} does not exist: the model has {self.model.n_vocab:,} tokens")
         if 4 * keep < len(seq.tokens):
             self._rewind(want.seq, keep)
+        if media or seq.held < keep:  # it went back further
+            self._read_media(want)
         if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq:
             settled = min(want.tokens.size, want.tokens.size + len(want.tail) - want.rows)
             if seq.held <= settled:
@@ -298,6 +335,15 @@ class Context:
         if self.model.architecture in FIRST_ROWS:  # all that is evaluated together is asked for
             self._decode_unread(want.seq, _bytes_of(want, seq.held)[: -4 * want.rows])
         return missing if seq.held == keep else _bytes_of(want, seq.held)
+
+    def _read_media(self, want: Want) -> None:
+        """Evaluates what a sequence lacks of its want up to the last medium: none is read with others."""
+        tokens = np.frombuffer(_bytes_of(want, self._sequences[want.seq].held), np.int32)
+        for first, end in runs(tokens[: end_of_media(tokens)]):
+            if tokens.item(first) < 0:
+                self._decode_medium(want.seq, medium_at(self.media, tokens[first:end]))
+            else:
+                self._decode_unread(want.seq, tokens[first:end].tobytes())
 
     def _rewind(self, s: int, keep: int) -> None:
         """Makes the sequence hold its first `keep` tokens, or fewer if the model cannot go back there."""
@@ -314,10 +360,11 @@ class Context:
         at, state = seq.checkpoint
         if state is not None and at <= keep:
             # this first removal may be refused while the old recurrent state is there; the second counts
-            C.llama_memory_seq_rm(self._memory, s, at, -1)
+            position = seq.position(at)
+            C.llama_memory_seq_rm(self._memory, s, position, -1)
             data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
             if C.llama_state_seq_set_data_ext(self._handle, data, state.size, s, CHECKPOINT_FLAGS):
-                C.llama_memory_seq_rm(self._memory, s, at, -1)
+                C.llama_memory_seq_rm(self._memory, s, position, -1)
                 self._keep(s, at)
                 return
         self.clear(s)
@@ -329,10 +376,11 @@ class Context:
             self._hidden.cut(s, n)
 
     def _remove(self, s: int, keep: int) -> bool:
+        position = self._sequences[s].position(keep)
         if self._keeping and self._sequences[s].held > keep:
-            C.llama_memory_seq_cp(self._memory, s, self._keeper, keep, -1)
+            C.llama_memory_seq_cp(self._memory, s, self._keeper, position, -1)
             self._kept = True
-        return bool(C.llama_memory_seq_rm(self._memory, s, keep, -1))
+        return bool(C.llama_memory_seq_rm(self._memory, s, position, -1))
 
     def keep_cells(self, on: bool) -> None:
         """on: cells of removed tokens stay occupied, until `give_back_cells` or cells run out.
@@ -359,7 +407,7 @@ class Context:
     def cut(self, s: int, n: int) -> None:
         """Forgets what a sequence holds after its first n tokens, or more if it cannot go back there."""
         if n < self._sequences[s].held:
-            self._rewind(s, n)
+            self._rewind(s, whole_before(self.held(s), n) if self._sequences[s].media else n)
 
     def save(self, s: int) -> Saved:
         """Returns a copy of what a sequence holds, in host memory."""
@@ -380,6 +428,7 @@ class Context:
             self.clear(s)
             return self.give_back_cells() and self.restore(s, saved)
         self._sequences[s].tokens += saved.tokens
+        self._sequences[s].media = min(memoryview(saved.tokens).cast("i"), default=0) < 0
         if self._hidden and saved.row is not None:
             self._hidden.put(s, self._sequences[s].held - 1, saved.row[None])
         return True
@@ -388,11 +437,14 @@ class Context:
         """Makes a sequence hold the first n tokens of another, in the same cells; False if it cannot."""
         if self.model.has_recurrent_state or n > self._sequences[source].held:
             return False
+        from_ = self._sequences[source]
+        n = whole_before(self.held(source), n) if from_.media else n
         if not self._window_is_whole(source, n):
             return False
         self.clear(s)
-        C.llama_memory_seq_cp(self._memory, source, s, 0, n)
-        self._sequences[s].tokens += self._sequences[source].tokens[: 4 * n]
+        C.llama_memory_seq_cp(self._memory, source, s, 0, from_.position(n))
+        self._sequences[s].tokens += from_.tokens[: 4 * n]
+        self._sequences[s].media = from_.media
         if self._hidden:
             self._hidden.share(source, s, n)
         return True
@@ -426,14 +478,40 @@ class Context:
 
     def _decode(self, parts: Sequence[_Part]) -> list[Rows]:
         """Evaluates parts in one llama_decode and keeps the record true."""
-        batch = self._batch
-        n = batch.fill([(s, tokens, rows, len(self._sequences[s].tokens) // 4) for s, tokens, rows in parts])
+        seqs = self._sequences
+        n = self._batch.fill(
+            [(s, tokens, rows, seqs[s].position(len(seqs[s].tokens) // 4)) for s, tokens, rows in parts]
+        )
+        return self._evaluate(self._batch.struct, parts, n)
+
+    def _decode_medium(self, s: int, medium: Medium) -> None:
+        """Evaluates a medium, at once if all of it sees all of it."""
+        if self._row_batch is None:
+            size, width = max(self.settings.chunk, self.settings.medium), medium.rows.shape[1]
+            self._row_batch = RowBatch(size, width, sections=len(medium.places))
+        seq, n = self._sequences[s], medium.cells.size
+        places = medium.places + seq.position(seq.held) * medium.moves
+        seq.media = True
+        C.llama_set_causal_attn(self._handle, medium.causal)
+        try:
+            size = self._chunk if medium.causal else n
+            for at in range(0, n, size):
+                part = slice(at, min(at + size, n))
+                self._row_batch.fill([RowPart(s, 0, medium.rows[part], None, places[:, part])], outputs=0)
+                self._evaluate(
+                    self._row_batch.struct, [(s, medium.cells[part].tobytes(), 0)], part.stop - part.start
+                )
+        finally:
+            C.llama_set_causal_attn(self._handle, True)
+
+    def _evaluate(self, struct: Any, parts: Sequence[_Part], n: int) -> list[Rows]:
+        """Evaluates a batch of n tokens that is ready."""
         self._threads.choose(n)
         complaints.clear()
         started = time.perf_counter()
-        code = C.llama_decode(self._handle, batch.struct)
+        code = C.llama_decode(self._handle, struct)
         if code == NO_CELLS and self.give_back_cells():
-            code = C.llama_decode(self._handle, batch.struct)
+            code = C.llama_decode(self._handle, struct)
         ends = self._ends(parts) if code == 0 else ()
         seconds = time.perf_counter() - started
         self.seconds += seconds
@@ -442,7 +520,7 @@ class Context:
             for s, _, _ in parts:
                 self.clear(s)
         if code in (NO_CELLS, WRONG_BATCH):
-            raise self._failure(code)
+            raise self._failure(code, n)
         if code == 0:
             self._threads.note(n, seconds)
             if self._hidden is not None:
@@ -456,7 +534,7 @@ class Context:
         if code != 0:
             for s, _, _ in parts:
                 self._resync(s)
-            raise self._failure(code)
+            raise self._failure(code, n)
         return [self._views[end] if end in self._views else self._view(*end) for end in ends]
 
     def _take_hidden(self, parts: Sequence[_Part], n_tokens: int) -> None:
@@ -497,14 +575,14 @@ class Context:
         """After a failure in the middle: trusts the cache, not the plan."""
         seq = self._sequences[s]
         reached = C.llama_memory_seq_pos_max(self._memory, s) + 1
-        if self.model.has_recurrent_state or not 0 < reached <= seq.held:
+        if self.model.has_recurrent_state or seq.media or not 0 < reached <= seq.held:
             self.clear(s)
         else:
             C.llama_memory_seq_rm(self._memory, s, reached, -1)
             self._keep(s, reached)
 
-    def _failure(self, code: int) -> EngineError:
-        n, held = self._batch.n_tokens, sum(seq.held for seq in self._sequences)
+    def _failure(self, code: int, n: int) -> EngineError:
+        held = sum(seq.held for seq in self._sequences)
         if code == NO_CELLS:
             return NoRoomError(f"the KV cache has no room for {n} more tokens beside {held:,}: raise --ctx")
         if code == 2:

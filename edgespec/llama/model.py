@@ -26,10 +26,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.chat.fill_in import FillTokens
-from edgespec.errors import DeviceFullError, EngineError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.errors import (
+    DeviceFullError,
+    EngineError,
+    ModelFileError,
+    ModelUnsupportedError,
+    PairMismatchError,
+    SettingError,
+)
 from edgespec.llama.ggml import local_devices
 from edgespec.llama.tensor_rules import tensor_rules
+from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.placement import Rule
+from edgespec.system.builds import here, whole_build
 from edgespec.system.isolate import NO_MEMORY
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
@@ -59,9 +68,22 @@ def _keep_log(level: int, text: bytes, _user_data: object) -> None:
         sys.stderr.write(text.decode("utf-8", "replace"))
 
 
-def take_log() -> None:
-    """Redirects llama.cpp's log here, also if something else has taken it."""
+def take_log(mtmd: Any = None) -> None:
+    """Redirects llama.cpp's log here, and that of `mtmd_cpp`, also if something else has taken it."""
     C.llama_log_set(_keep_log, ctypes.c_void_p(0))
+    if mtmd:
+        mtmd.mtmd_helper_log_set(_keep_log, ctypes.c_void_p(0))
+
+
+def mtmd_cpp() -> Any:
+    """Returns llama-cpp-python's module that reads pictures and sounds. Raises ModelUnsupportedError."""
+    try:
+        from llama_cpp import mtmd_cpp
+    except (ImportError, OSError, AttributeError, FileNotFoundError, RuntimeError):
+        raise ModelUnsupportedError(
+            f"this build of llama.cpp reads no pictures: replace it with {whole_build(here())}"
+        ) from None
+    return mtmd_cpp
 
 
 take_log()
@@ -142,6 +164,7 @@ class Model:
         _place(params, devices, tensor_split, rules)
         self.rules = tuple(rules)
         params.n_gpu_layers, params.vocab_only = n_gpu_layers, vocab_only
+        self.adapters: list[tuple[Path, Any]] = []  # with their pointers
         self.mtp = params.load_mtp = mtp
         params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
         self.no_alloc = params.no_alloc = no_alloc
@@ -232,6 +255,21 @@ class Model:
             )
         if self.metadata.get(f"{self.architecture}.attention.causal") == "false":
             raise ModelUnsupportedError(f"{name} is an embedding model: it does not generate text")
+
+    def add_adapters(self, adapters: Sequence[Adapter]) -> None:
+        """Loads LoRA adapters, which are freed with it. Its contexts, made later, have room for them.
+
+        Raises PairMismatchError for one that llama.cpp refuses.
+        """
+        for adapter in adapters:
+            complaints.clear()
+            loaded = C.llama_adapter_lora_init(self.handle, os.fsencode(adapter.path))
+            if not loaded:
+                raise PairMismatchError(
+                    f"{Path(adapter.path).name} is no adapter for {self.path.name}: {last_complaint()}; name "
+                    "one that was made for this model"
+                )
+            self.adapters.append((Path(adapter.path), loaded))
 
     @property
     def on_gpu(self) -> bool:

@@ -40,6 +40,7 @@ class ContextSettings:
     flash_attention: bool | None = None  # None lets llama.cpp choose
     threads: int | None = None
     chunk: int = CHUNK  # tokens in one evaluation; a prompt is evaluated in such pieces
+    medium: int = 0  # cells of the largest picture that has to be evaluated at once
     cells: int | None = None  # tokens that all of them may hold together; None: n_ctx for each
     rope: Rope = Rope()
     parts: bool = False  # the state of some tokens can be saved by itself, where the memory allows it
@@ -90,7 +91,7 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
         _check_memory(model, cells, settings.kv_type)
     params = C.llama_context_default_params()
     params.n_ctx = cells
-    params.n_batch = params.n_ubatch = settings.chunk
+    params.n_batch = params.n_ubatch = max(settings.chunk, settings.medium)
     params.n_seq_max = settings.n_seq + keeps_order(model, settings) + has_parts(model, settings)
     # a micro-batch must be longer than the snapshots, else llama.cpp aborts
     if model.has_recurrent_state and not head:

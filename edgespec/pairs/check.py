@@ -6,9 +6,11 @@ The rule itself is `edgespec_models.shelf.pair_check`, which `edgespec pull` als
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError
+from edgespec.pairs.adapters import Adapter, check_adapters
 from edgespec.pairs.placement import Placement
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.head_check import bad_ids, why_not_driven
@@ -46,6 +48,15 @@ def check_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     if placement.overrides:
         try:
             placement.check(headers_of(path))
+        except HeaderError as error:
+            raise ModelFileError(str(error)) from None
+
+
+def check_lora(target: str | os.PathLike[str], adapters: Sequence[Adapter]) -> None:
+    """Raises ModelFileError for a file that is no adapter, PairMismatchError for another model's."""
+    if adapters:
+        try:
+            check_adapters(adapters, headers_of(target))
         except HeaderError as error:
             raise ModelFileError(str(error)) from None
 

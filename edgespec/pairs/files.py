@@ -13,9 +13,11 @@ from pathlib import Path
 from edgespec.chat.well_known import well_known
 from edgespec.core.values import FREE
 from edgespec.errors import SettingError
+from edgespec.pairs.adapters import parse_adapters
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
 from edgespec.pairs.placement import Placement, placement
+from edgespec.pairs.projector import NONE
 from edgespec.pairs.rope import AS_THE_FILE_SAYS, Rope
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
@@ -96,6 +98,7 @@ def pair_settings(
         n_gpu_layers=arguments.gpu_layers,
         placement=placement_of(arguments),
         draft_placement=placement_of(arguments, "_draft"),
+        adapters=parse_adapters(arguments.lora),
         rpc=machines(arguments),
         tensor_split=tensor_split(arguments),
         remember=remember,
@@ -105,6 +108,7 @@ def pair_settings(
         cache_disk=cache_disk,
         rope=rope(arguments),
         keep_texts=keep_texts,
+        mmproj=getattr(arguments, "mmproj", NONE),
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from edgespec.errors import SettingError
+from edgespec.pairs.adapters import Adapter, Scales
 from edgespec.pairs.placement import Placement
 from edgespec.pairs.rope import Rope
 from edgespec.system.cores import MOST_THREADS
@@ -32,6 +33,7 @@ class PairSettings:
     draft_gpu_layers: int | None = None  # None is as many as n_gpu_layers says
     placement: Placement = Placement()  # of the target's tensors that do not follow their layers
     draft_placement: Placement = Placement()
+    adapters: tuple[Adapter, ...] = ()  # of the target
     plans_failed: int = 0  # plans of layer placement for which a graphics card had too little memory, later
     rpc: tuple[str, ...] = ()  # other machines that the target's layers may go to, each as IPV4:PORT
     # the share of the layers for each machine of rpc, then each graphics card; (): by their free memory
@@ -46,7 +48,15 @@ class PairSettings:
     cache_ram: int | None = None
     cache_disk: int = 0  # bytes of files for prompts, which outlive the program
     rope: Rope = Rope()  # of the target, and of a draft with the same positions
+    mmproj: str = (
+        "none"  # the projector with which the target reads pictures: a file, or "auto" for one beside
+    )
     keep_texts: int = 0  # bytes of prompts and answers kept for `edgespec distill`, the oldest out
+
+    @property
+    def scales(self) -> Scales:
+        """The scales of the adapters, where a request names none."""
+        return tuple(adapter.scale for adapter in self.adapters)
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""

@@ -127,7 +127,7 @@ class Repetition:
         self, history: Sequence[int] | NDArray[np.int32]
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Returns tokens and what their logits lose. history: prompt and text so far."""
-        last = np.asarray(history[-self._last_n :], np.int64)
+        last = last_of_text(history, self._last_n)
         allowed = self._s.dry_allowed_length
         limit = self._limit(last) if last.size > allowed else -1
         if limit < allowed:
@@ -152,6 +152,15 @@ class Repetition:
                 if length <= behind and tuple(last[at + 1 : at + 1 + length].tolist()) in tails:
                     return int(behind - length)
         return int(last.size)
+
+
+def last_of_text(history: Sequence[int] | NDArray[np.int32], n: int) -> NDArray[np.int64]:
+    """Returns the last n tokens; the cells of pictures and sounds, which are below zero, do not count."""
+    last = np.asarray(history[-n:], np.int64)
+    if last.size and last.item(last.argmin()) < 0:
+        every = np.asarray(history, np.int64)
+        return every[every >= 0][-n:]
+    return last
 
 
 def _by_length(tails: Iterable[tuple[int, ...]]) -> list[tuple[int, frozenset[tuple[int, ...]]]]:

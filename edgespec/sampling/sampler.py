@@ -34,7 +34,7 @@ from edgespec.sampling.distribution import (
     point_mass,
 )
 from edgespec.sampling.masks import Allowed, History, Masks
-from edgespec.sampling.repetition import Repetition
+from edgespec.sampling.repetition import Repetition, last_of_text
 from edgespec.sampling.settings import ORDER, Sampling, sampling_for
 from edgespec.sampling.truncation import (
     below,
@@ -51,6 +51,10 @@ _Row = TypeVar("_Row", NDArray[np.float32], NDArray[np.float64])
 LOWEST = float(np.finfo(np.float32).min)  # minus infinity means "never": such tokens are no candidates
 BEHIND_SIGMA, BEHIND_TOP_K = (ORDER[ORDER.index(name) + 1 :] for name in ("top_n_sigma", "top_k"))
 SHAPING = ("xtc", "temperature")  # what is left when all truncations are made
+# what the quick ways do; where another stage is on, all of them are done one after the other
+QUICK = frozenset(
+    ("penalties", "dry", "top_n_sigma", "top_k", "typ_p", "top_p", "min_p", "xtc", "temperature")
+)
 
 
 class Sampler:
@@ -72,7 +76,7 @@ class Sampler:
             if token >= n_vocab:
                 raise SettingError(f"logit_bias names token {token}: this vocabulary has {n_vocab:,} tokens")
         usual = sampling.in_usual_order()
-        self._chained = usual is None
+        self._chained = usual is None or bool(usual.stages_on() - QUICK)
         self.sampling = sampling = usual or sampling
         self.n_vocab = n_vocab
         self.masks = masks
@@ -248,7 +252,7 @@ class Sampler:
     def _penalised(self, ids: Ids | None, logits: _Row, history: History) -> _Row:
         """Returns logits after llama_sampler_penalties_apply. ids: their tokens, ascending; None is all."""
         s = self.sampling
-        seen, count = np.unique(np.asarray(history[-s.penalty_last_n :], np.int64), return_counts=True)
+        seen, count = np.unique(last_of_text(history, s.penalty_last_n), return_counts=True)
         at, known = self._at(ids, logits.size, seen)
         old, count = logits[at], count[known]
         new = np.where(old <= 0, old * s.repeat_penalty, old / s.repeat_penalty)

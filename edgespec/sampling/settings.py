@@ -171,6 +171,11 @@ class Sampling:
         off: dict[str, Any] = {name: one.off for name, one in NUMBERS.items() if one.stage in missing}
         return replace(self, samplers=ORDER, **off)
 
+    def stages_on(self) -> set[str]:
+        """Returns the stages that a number of theirs does not switch off."""
+        of = {name: one for name, one in NUMBERS.items() if one.stage in self.samplers}
+        return {one.stage for name, one in of.items() if getattr(self, name) != one.off}
+
     @property
     def repeats_dry(self) -> bool:
         """True if tokens that continue a repetition become less likely."""

@@ -109,8 +109,10 @@ class Announcer:
         guessing = f", {about.draft_name} guesses" if about.draft_name else ""
         on = f", on {about.place}" if about.place else ""
         say(f"{self._state.model} answers at {where} ({about.n_ctx:,} tokens of context{guessing}{on})")
-        if about.beyond_trained:
-            say(about.beyond_trained)
+        if about.reads:
+            say(f"it reads {' and '.join(f'{kind}s' for kind in about.reads)}, too")
+        for warning in filter(None, (about.beyond_trained, about.no_media)):
+            say(warning)
         if first and (advice := self_test().advice):
             say(advice)
         if not about.chat_template and not (first and self._state.template):

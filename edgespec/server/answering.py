@@ -24,9 +24,11 @@ from starlette.types import Receive, Scope, Send
 from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
 from edgespec.chat.well_known import template_or_fallback, turn_end
-from edgespec.engine.messages import Loaded, LoadRequest, Submit, longest_text
+from edgespec.engine.media_marks import mixed
+from edgespec.engine.messages import Attachment, Loaded, LoadRequest, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
+from edgespec.pairs.adapters import Scales
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.events import NEWLINE
@@ -75,6 +77,7 @@ class Answering:
         self.worker, self.settings, self.pairs, self.embeddings = worker, settings, pairs, embeddings
         self._observer = observer
         self._random = random.Random()
+        self._scales: tuple[Scales, LoadRequest | None] = (), None  # and the pair that they are for
 
     def loaded(self) -> Loaded:
         """Returns the loaded pair; raises Refusal if there is none."""
@@ -90,7 +93,18 @@ class Answering:
         """Returns the defaults of a request. A share of the requests gets no drafter, for comparison."""
         defaults = self.settings.defaults
         drafter = "none" if self._random.random() < self.settings.canary else defaults.drafter
-        return replace(defaults, sampling={**self.loaded().sampling, **defaults.sampling}, drafter=drafter)
+        sampling = {**self.loaded().sampling, **defaults.sampling}
+        return replace(defaults, sampling=sampling, drafter=drafter, adapters=self.scales())
+
+    def scales(self) -> Scales:
+        """Returns the scales of the pair's adapters where a request names none."""
+        given, of = self._scales
+        own = tuple(adapter.scale for adapter in self.loaded().adapters)
+        return given if of == self.worker.status.load else own
+
+    def set_scales(self, scales: Scales) -> None:
+        """Changes these, until another pair is loaded."""
+        self._scales = scales, self.worker.status.load
 
     def longest(self) -> tuple[int | None, list[str]]:
         """Returns how many characters a text may have, if known, and the names of models that may differ."""
@@ -113,12 +127,13 @@ class Answering:
             return "given"
         return "model" if about.chat_template else "chatml"
 
-    async def composed(self, body: ChatRequest) -> Composed:
-        """Returns the prompt of a conversation; raises Refusal."""
+    async def composed(self, body: ChatRequest) -> tuple[Composed, list[Attachment]]:
+        """Returns the prompt of a conversation, and the media that it has marks of; raises Refusal."""
         about = self.loaded()
         template = self.template(about)
         tools = body.usable_tools()
-        messages = [message.for_template() for message in body.messages]
+        media: list[Attachment] = []
+        messages = [message.for_template(about.reads, media) for message in body.messages]
         if (size := n_characters(messages)) > (most := longest_text(about.n_ctx)):
             sentence = f"the messages have {size:,} characters, and {most:,} are read at once: shorten them"
             raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
@@ -141,7 +156,7 @@ class Answering:
         given_up = threading.Event()
         GIVEN_UP.set(given_up)
         try:
-            return await asyncio.to_thread(work)
+            return await asyncio.to_thread(work), media
         except TemplateError as error:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
         finally:
@@ -149,7 +164,7 @@ class Answering:
 
     async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], Composed]:
         """Returns the generations that a conversation asks for, and how to read them. Raises Refusal."""
-        composed, form = await self.composed(body), None
+        (composed, media), form = await self.composed(body), None
         if body.must_call:
             composed, schema = forced(composed)
             try:
@@ -159,7 +174,7 @@ class Answering:
         elif (wanted := body.form()) and composed.family.thoughts:
             form = behind_thoughts(wanted, composed, self.template(self.loaded()))
         submits = body.submits(
-            composed.text,
+            mixed(composed.text, media),
             add_bos=self.wants_bos(composed.text),
             defaults=self.defaults(),
             shown=composed.shown,
@@ -175,8 +190,9 @@ class Answering:
 
     async def n_tokens(self, body: ChatRequest) -> int:
         """Returns how many tokens the prompt of a conversation has."""
-        text = (await self.composed(body)).text
-        return await self.worker.n_tokens(text, add_bos=self.wants_bos(text))
+        composed, media = await self.composed(body)
+        prompt = mixed(composed.text, media)
+        return await self.worker.n_tokens(prompt, add_bos=self.wants_bos(composed.text))
 
     async def wait_for(self, lease: AbstractAsyncContextManager[Loaded]) -> None:
         """Takes a lease; raises Refusal if that takes too long."""

@@ -23,6 +23,7 @@ DEEPEST = 100  # levels of objects and arrays; a schema may have 64
 MOST_GROUPS = 10_000  # objects and arrays: each takes a few microseconds of everybody's time
 MOST_VALUES = 2**18  # all values together: the prompt of token ids is the longest list there is
 STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+FILES = {"url", "image_url", "data", "images", "multimodal_data"}  # fields of pictures and sounds
 HALF = re.compile("[\ud800-\udfff]")
 MAYBE_HALF = re.compile(
     rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|[\xd8-\xdf]\x00|\x00[\xd8-\xdf]"
@@ -79,7 +80,8 @@ def _model(value: Any) -> object:
 
 def _check_texts(value: Any, longest: int) -> None:
     """Raises WrongBodyError for a text of more characters."""
-    path = next(_places(value, lambda part: isinstance(part, str) and len(part) > longest), None)
+    long = _places(value, lambda part: isinstance(part, str) and len(part) > longest)
+    path = next((path for path in long if not FILES & set(path[-2:])), None)
     if path is not None:
         sentence = f"{_named(path)} has more than {longest:,} characters: no context of this model holds that"
         code = "context_length_exceeded"

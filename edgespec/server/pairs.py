@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.engine.messages import LoadRequest
+from edgespec.pairs.projector import AUTO, NONE
 from edgespec.server.refusal import Refusal
 from edgespec_models import tiny
 from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError
@@ -110,11 +111,17 @@ class Pairs:
 
     def _load(self, pair: InstalledPair) -> LoadRequest:
         draft = str(pair.draft.path) if pair.draft and self._drafts else None
-        return replace(self._first, target=str(pair.target.path), draft=draft)
+        return self._other(str(pair.target.path), draft)
 
     def _embedded(self) -> LoadRequest:
         draft = str(tiny.draft_path()) if self._drafts else None
-        return replace(self._first, target=str(tiny.target_path()), draft=draft)
+        return self._other(str(tiny.target_path()), draft)
+
+    def _other(self, target: str, draft: str | None) -> LoadRequest:
+        """Returns another pair, loaded like the first; a projector is looked for beside its target."""
+        settings = self._first.settings
+        mmproj = NONE if settings.mmproj == NONE else AUTO
+        return replace(self._first, target=target, draft=draft, settings=replace(settings, mmproj=mmproj))
 
 
 def _files(load: LoadRequest) -> tuple[Path, Path | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.core.values import DrafterName
+from edgespec.pairs.adapters import Scales
 from edgespec.server.logs import LogFormat
 
 # In place of an origin: pages of installed programs (Obsidian, Tauri, VS Code), which no web site can have.
@@ -23,6 +24,7 @@ class RequestDefaults:
     drafter: DrafterName = "auto"
     # whether a reasoning model reasons before it answers; None leaves it to its template
     thinking: bool | None = None
+    adapters: Scales = ()  # of the pair's LoRA adapters
     fresh: bool = False  # reuse only what a fresh reading of the prompt would evaluate the same way
 
 

@@ -13,6 +13,7 @@ from edgespec.engine.messages import (
     Cancel,
     LargeBodies,
     Loaded,
+    Mixed,
     Ping,
     SlotAction,
     SlotDone,
@@ -92,11 +93,11 @@ class WorkerRequests:
             raise Refusal(400, sentence, code="invalid_value")
         return tuple(said.tokens)
 
-    async def n_tokens(self, prompt: str, *, add_bos: bool) -> int:
+    async def n_tokens(self, prompt: str | Mixed, *, add_bos: bool) -> int:
         """Returns how many tokens a text has; raises Refusal as `tokenize` does."""
         return (await self._tokenized(prompt, add_bos, special=True)).n
 
-    async def _tokenized(self, prompt: str, add_bos: bool, special: bool) -> Tokenized:
+    async def _tokenized(self, prompt: str | Mixed, add_bos: bool, special: bool) -> Tokenized:
         said = await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special))
         assert isinstance(said, Tokenized)
         return said

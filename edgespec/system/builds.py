@@ -90,7 +90,7 @@ def command(backend: Backend, at: Here, *, compiled: bool = False, native: bool 
     if index:
         return _install(at, ["--extra-index-url", index, "--only-binary", "llama-cpp-python"])
     arguments = ["--no-binary", "llama-cpp-python"]
-    options = f"-DLLAVA_BUILD=OFF -DGGML_RPC=on {CMAKE[backend]}"
+    options = f"-DGGML_RPC=on {CMAKE[backend]}"
     if not native:
         options = f"{options.replace(' -DGGML_NATIVE=on', '')} -DGGML_NATIVE=off"
     if at.system == "win32":
@@ -114,8 +114,8 @@ def mending(at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return command(backend, at, compiled=True, native=False)
 
 
-def with_rpc(at: Here) -> str:
-    """Returns the command that compiles the same build with the RPC back end, which wheels lack."""
+def whole_build(at: Here) -> str:
+    """Returns the command that compiles the same build whole: wheels lack RPC, some builds pictures."""
     return command(built_for(), at, compiled=True)
 
 

@@ -10,7 +10,6 @@ from textual.keys import Keys
 from textual.theme import BUILTIN_THEMES
 
 from edgespec_tui.app import ChatApp
-from edgespec_tui.screens.bench import BenchScreen
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.demo_screen import DemoScreen
 from edgespec_tui.screens.help import HelpScreen
@@ -33,7 +32,6 @@ PLACES = (
     ModelsScreen,
     RaceScreen,
     DemoScreen,
-    BenchScreen,
     HelpScreen,
 )
 MODIFIERS = {"ctrl", "alt", "shift", "super", "meta", "hyper"}

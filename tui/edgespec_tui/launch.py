@@ -139,6 +139,7 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
         ("--gpu-layers", arguments.gpu_layers, -1),
         ("--threads", arguments.threads, None),
         ("--keep-texts", arguments.keep_texts, 0),
+        ("--mmproj", arguments.mmproj, "auto"),
         ("--rpc", arguments.rpc, None),
         ("--tensor-split", arguments.tensor_split, None),
         ("--n-cpu-moe", arguments.n_cpu_moe, None),
@@ -149,6 +150,7 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
     for flag, rules in (
         ("--override-tensor", arguments.override_tensor),
         ("--override-tensor-draft", arguments.override_tensor_draft),
+        ("--lora", arguments.lora),
     ):
         flags += [word for rule in rules for word in (flag, rule)]
     for flag, wanted in (

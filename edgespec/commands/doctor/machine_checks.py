@@ -16,7 +16,7 @@ from edgespec.commands.doctor.cards import Card
 from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.errors import MachineLostError
 from edgespec.memory.free import free_memory
-from edgespec.system.builds import VERSION, Backend, Here, command, mending, with_rpc
+from edgespec.system.builds import VERSION, Backend, Here, command, mending, whole_build
 from edgespec.system.cores import performance_cores
 from edgespec.system.machines import ask
 from edgespec.system.other_programs import BUSY_CORES
@@ -154,7 +154,7 @@ def others(rpc: Sequence[str], said: dict[str, Any], at: Here) -> list[Finding]:
     """Checks the machines of --rpc: do they answer, in our version, and with how much free memory?"""
     if rpc and not said.get("rpc"):
         text = "this build of llama.cpp cannot put layers on other machines"
-        return [problem("machines", text, f"build it with RPC: {with_rpc(at)}", rpc=False)]
+        return [problem("machines", text, f"build it with RPC: {whole_build(at)}", rpc=False)]
     found = []
     for machine in rpc:
         try:

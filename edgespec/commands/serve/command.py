@@ -50,7 +50,7 @@ def add(command: argparse.ArgumentParser) -> None:
     _add_engine(command)
     _add_defaults(command)
     _add_safety(command)
-    flags.add_model(command, pair_flag=False)
+    flags.add_model(command, pair_flag=False, media=True)
     flags.add_template(command)
 
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 from operator import mul
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import HOPELESS, Drafting, certain
 from edgespec.core.drafters.draft_temperature import DraftTemperature
+from edgespec.core.media import end_of_media, text_of
 from edgespec.core.pace.odds import BINS, FADE_SILENT, Odds, proportional
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.values import LONGEST_DRAFT, Ask, Draft, Judged, Reach
@@ -45,6 +47,7 @@ class DraftModel:
         places: Odds | None = None,
         temperature: DraftTemperature | None = None,
         spelt: Callable[[int], Sequence[int]] | None = None,
+        media: Literal["", "left out", "not crossed"] = "",
     ) -> None:
         """Sets the bounds of the draft.
 
@@ -53,6 +56,7 @@ class DraftModel:
         odds: acceptance by confidence; places: by position in the draft.
         temperature: how much warmer or colder than the target it guesses.
         spelt: returns the tokens with which a draft with another vocabulary writes one of the target's.
+        media: how it reads a text with pictures: without them or, a head, from the last one on.
         """
         self.temperature = temperature or DraftTemperature()
         self._asked_for = sampler
@@ -64,12 +68,17 @@ class DraftModel:
         self.longest = longest
         self.odds = odds or proportional(0.2, 0.95)
         self.places = places or Odds((0.7,) * BINS)
-        self._spelt = spelt
+        self._spelt, self._media = spelt, media
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule, otherwise: Reach = ()) -> Drafting:
         """Guesses at most `limit` tokens. otherwise: the reach of the alternative if it is refused."""
-        skipped = self._skipped(tokens.size)
-        read = tokens[skipped:]
+        read, skipped = tokens, 0
+        if self._media == "left out":
+            read = text_of(tokens)
+        elif self._media:
+            skipped = end_of_media(tokens)
+        skipped = max(skipped, self._skipped(read.size))
+        read = read[skipped:]
         limit = min(limit, self.n_ctx - read.size, self.longest)
         if limit <= 0 or self.n_vocab and read.item(read.argmax()) >= self.n_vocab:  # of the target's padding
             return Draft()

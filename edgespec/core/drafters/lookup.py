@@ -7,6 +7,8 @@ edits of code, quotations, repeated structure.
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -83,6 +85,7 @@ class SuffixLookup:
         self.odds = odds or proportional(0.0, 0.95)
         self._automaton = SuffixAutomaton()
         self._held = bytearray()  # those tokens, int32 each
+        self._media = False  # among them
 
     def for_text(self) -> SuffixLookup:
         return SuffixLookup(self.odds)
@@ -94,6 +97,8 @@ class SuffixLookup:
         if length < MIN_MATCH:
             return Offer()
         guesses = self._automaton.tokens[end : end + limit]
+        if self._media:  # nobody can guess a cell of one
+            guesses = list(takewhile(lambda token: token >= 0, guesses))
         length = min(length, len(SURE) - limit)
         return offer(guesses, SURE[length : length + len(guesses)], self.odds)
 
@@ -104,11 +109,14 @@ class SuffixLookup:
         """Makes the automaton hold exactly `tokens`: appends what is new, starts anew after an edit."""
         held = len(self._automaton.tokens)
         if held and not (held <= tokens.size and self._held.startswith(tokens.data[:held].cast("B"))):
-            self._automaton, self._held, held = SuffixAutomaton(), bytearray(), 0
+            self._automaton, self._held, held, self._media = SuffixAutomaton(), bytearray(), 0, False
         fresh = tokens[held:]
+        if fresh.size and fresh.item(fresh.argmin()) < 0:
+            self._media = True  # each of its cells counts as new, so no repetition is followed across it
+            fresh = np.where(fresh < 0, -1 - np.arange(held, tokens.size, dtype=np.int32), fresh)
         for token in fresh.tolist():
             self._automaton.append(token)
-        self._held += fresh.tobytes()
+        self._held += tokens[held:].tobytes()
 
 
 def guesser(n_vocab: int) -> SuffixLookup:

@@ -22,6 +22,9 @@ class RowPart:
     position: int  # of the first cell
     rows: NDArray[np.float32]  # (n, width)
     tokens: bytes | None = None  # int32 each; None: the rows stand alone
+    places: NDArray[np.int32] | None = (
+        None  # (sections, n) positions; None: one after another, in all sections
+    )
 
     @property
     def size(self) -> int:
@@ -67,6 +70,8 @@ class RowBatch:
         self.struct.n_tokens = at
         with_tokens = parts[0].tokens is not None
         self.struct.token = self._token.ctypes.data_as(_INTS) if with_tokens else _INTS()
-        if not with_tokens and self._sections > 1:  # time, height, width, none: one array after another
+        if parts[0].places is not None:  # a medium's, alone in its batch
+            self._pos[: at * self._sections] = parts[0].places.ravel()
+        elif not with_tokens and self._sections > 1:  # time, height, width, none: one array after another
             places = self._pos[:at].copy()
             self._pos[: at * self._sections] = np.concatenate([np.tile(places, 3), np.zeros(at, np.int32)])

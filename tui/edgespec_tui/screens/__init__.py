@@ -1,1 +1,1 @@
-"""The screens: chat, race, bench, models, sessions, help."""
+"""The screens: chat, race, models, sessions, help."""

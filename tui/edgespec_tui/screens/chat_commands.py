@@ -8,7 +8,6 @@ from pathlib import Path
 from edgespec.client.answer import Info
 from edgespec.errors import SettingError
 from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.screens.bench import DEFAULT_PROMPTS, PROMPTS, BenchScreen
 from edgespec_tui.screens.conversation_screen import ConversationScreen
 from edgespec_tui.screens.race import drawn
 from edgespec_tui.screens.race_screen import RaceScreen
@@ -48,26 +47,24 @@ class ChatCommands:
             screen.tell(f"Written to {export(screen.conversation, rest, folder=Path())}.")
         elif name == "/race":
             await self.race(rest)
-        elif name == "/bench":
-            await self.bench(rest)
         elif name == "/speculation":
             if screen.speculation != on_or_off(rest):
                 screen.action_speculation()
         else:
             raise AssertionError(name)
 
-    def _speculating(self, what: str) -> Info:
-        """Returns the engine, which is there and speculates. Raises SettingError. what: to do with it."""
+    def _speculating(self) -> Info:
+        """Returns the engine, which is there and speculates. Raises SettingError."""
         engine = self._screen.context.engine
         if engine.info is None or engine.state != "ready":
-            raise SettingError(f"there is no engine to {what} yet: wait until the model is loaded")
+            raise SettingError("there is no engine to race yet: wait until the model is loaded")
         if engine.is_foreign:
-            raise SettingError(f"{engine.info.where} reports no speculation data: there is nothing to {what}")
+            raise SettingError(f"{engine.info.where} reports no speculation data: there is nothing to race")
         return engine.info
 
     async def race(self, text: str) -> None:
         """Races a question, plain against speculative; without one, the last. Raises EdgeSpecError."""
-        info, screen = self._speculating("race"), self._screen
+        info, screen = self._speculating(), self._screen
         talk = screen.conversation
         questions = [turn for turn in talk.path() if turn.role == "user"]
         if not text.strip() and not questions:
@@ -82,14 +79,3 @@ class ChatCommands:
         why = odds_against(info.break_even)
         shown = RaceScreen(race, text, said=said, tinted=screen.transcript.tinted, why=why)
         screen.app.push_screen(shown, screen.take_measured)
-
-    async def bench(self, text: str) -> None:
-        """Races several prompts. Raises EdgeSpecError."""
-        self._speculating("measure")
-        if text and not (text.isdecimal() and 1 <= int(text) <= len(PROMPTS)):
-            raise SettingError(f"/bench takes a number from 1 to {len(PROMPTS)}, not {text!r}")
-        screen = self._screen
-        await screen.stop_and_wait()
-        prompts = PROMPTS[: int(text or DEFAULT_PROMPTS)]
-        bench = BenchScreen(screen.context.endpoint, screen.options(), prompts, rng=random.Random())
-        screen.app.push_screen(bench, screen.take_measured)

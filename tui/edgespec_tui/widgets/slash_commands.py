@@ -35,7 +35,6 @@ COMMANDS = (
     SlashCommand("/export", "[FILE]", "write this chat to a file: .md or .json"),
     SlashCommand("/race", "[TEXT]", "answer plain and with speculation, in turn"),
     SlashCommand("/demo", "", "show in a minute what speculation is for", "demo"),
-    SlashCommand("/bench", "[N]", "race N prompts of several kinds and show the speed-up"),
     SlashCommand("/speculation", "on|off", "turn speculation on or off in this chat"),
     SlashCommand("/tint", "", "colour tokens by what produced them", "tint"),
     SlashCommand("/settings", "", "open the settings file in your editor", "app.settings"),

@@ -20,6 +20,15 @@ from edgespec.server.refusal import Refusal
 STAMP = re.compile(r"^(x-anthropic-billing-header:[^\n]*?cch=)[0-9a-f]{5}(?=;)")
 
 
+class Source(BaseModel):
+    """Where a picture is."""
+
+    type: StrictStr
+    media_type: StrictStr | None = None
+    data: StrictStr | None = None
+    url: StrictStr | None = None
+
+
 class Block(BaseModel):
     """A part of a message of any type; the type decides which fields count."""
 
@@ -31,6 +40,13 @@ class Block(BaseModel):
     input: dict[str, Any] | None = None
     tool_use_id: StrictStr | None = None
     content: StrictStr | Listed[Block] | None = None
+    source: Source | None = None
+
+    def as_part(self) -> dict[str, Any]:
+        """Returns a picture as a part of OpenAI's message."""
+        source = self.source or Source(type="")
+        url = source.url or f"data:{source.media_type or ''};base64,{source.data or ''}"
+        return {"type": "image_url", "image_url": {"url": url}}
 
 
 class MessageParam(BaseModel):
@@ -160,16 +176,21 @@ def _turns(message: MessageParam) -> list[dict[str, Any]]:
 
 APART = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
 WITH_TEXT = frozenset({"text", "search_result", "tool_reference"})
+PICTURE = "image"
 
 
-def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, str]]:
-    """Returns text, or parts that are all text; the model's template decides how to join them."""
+def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, Any]]:
+    """Returns text, or parts of text and pictures; the model's template decides how to join them."""
     if content is None or isinstance(content, str):
         return content or ""
-    other = next((block.type for block in content if block.type not in WITH_TEXT), None)
+    other = next((block.type for block in content if block.type not in {*WITH_TEXT, PICTURE}), None)
     if other:
         raise unreadable(other)
-    return [{"type": "text", "text": block.text} for block in content if block.text]
+    return [
+        block.as_part() if block.type == PICTURE else {"type": "text", "text": block.text}
+        for block in content
+        if block.text or block.type == PICTURE
+    ]
 
 
 def _tool(tool: ToolParam) -> dict[str, Any]:

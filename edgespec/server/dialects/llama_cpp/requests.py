@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from edgespec.core.request import Scoring
+from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.lists import Biases, Listed
@@ -33,7 +34,7 @@ Pair = tuple[StrictInt | StrictStr, Bias]
 
 
 class JsonPrompt(BaseModel):
-    """A prompt in an object, which could carry pictures."""
+    """A prompt in an object, which may carry pictures and sounds."""
 
     prompt_string: StrictStr
     multimodal_data: Listed[StrictStr] | StrictStr | None = None
@@ -59,7 +60,6 @@ class LlamaGenerationRequest(GenerationRequest):
     llama_bias: Biases[Bias] | Listed[Pair] | None = None  # `logit_bias` of the request
     mirostat: StrictInt | None = None
     adaptive_target: StrictInt | StrictFloat | None = None
-    lora: Listed[dict[str, Any]] | None = None
     image_data: Listed[Any] | None = None
 
     _given_as: dict[str, str] = PrivateAttr(default_factory=dict)  # by our names of fields
@@ -88,7 +88,6 @@ class LlamaGenerationRequest(GenerationRequest):
         for name, wanted, instead in (
             ("mirostat", self.mirostat, "use top_p or min_p"),
             ("adaptive_target", (self.adaptive_target or -1) >= 0, "use min_p"),
-            ("lora", self.lora, "merge adapters into the model file"),
             ("image_data", self.image_data, "this model reads text only"),
         ):
             if wanted:
@@ -172,7 +171,7 @@ def _token(given: int | str) -> int | str:
 
 def llama_submits(
     body: LlamaGenerationRequest,
-    prompt: str | tuple[int, ...],
+    prompt: WorkerPrompt,
     *,
     bias: Mapping[int, float],
     defaults: RequestDefaults,

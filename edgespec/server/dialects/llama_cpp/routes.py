@@ -12,11 +12,14 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.traits import traits_of
-from edgespec.engine.messages import Loaded, SlotName
+from edgespec.engine.media_marks import MARKER
+from edgespec.engine.messages import Loaded, Mixed, SlotName
+from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
@@ -30,8 +33,9 @@ from edgespec.server.dialects.llama_cpp.requests import (
     llama_submits,
 )
 from edgespec.server.dialects.openai.answers import FINGERPRINT
-from edgespec.server.dialects.openai.requests import ChatRequest, unsupported
+from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of, unsupported
 from edgespec.server.filling import FillIn, fill_tokens
+from edgespec.server.media import marked
 from edgespec.server.refusal import Refusal, closed
 
 BATCH = 2000  # tokens that are written at once
@@ -49,6 +53,8 @@ class LlamaCppDialect(Dialect):
             ("POST", "/detokenize", self.detokenize),
             ("POST", "/apply-template", self.apply_template),
             ("GET", "/props", self.props),
+            ("GET", "/lora-adapters", self.adapters),
+            ("POST", "/lora-adapters", self.set_adapters),
             ("GET", "/slots", self.closed if self.answering.settings.no_slots else self.slots),
             ("POST", "/slots/{slot}", self.slot_action),
         )
@@ -75,7 +81,7 @@ class LlamaCppDialect(Dialect):
     async def _answer(
         self,
         body: LlamaGenerationRequest,
-        prompts: Sequence[str | tuple[int, ...]],
+        prompts: Sequence[WorkerPrompt],
         several: bool,
         request: Request,
     ) -> Response:
@@ -89,12 +95,16 @@ class LlamaCppDialect(Dialect):
         answer = LlamaAnswer(self.answering.name(), about.plain_s, about.n_ctx, body, submits, texts, several)
         return await self.answering.answer(request, submits, answer, body)
 
-    async def _prompt(self, given: Prompt) -> str | tuple[int, ...]:
+    async def _prompt(self, given: Prompt) -> WorkerPrompt:
         """Returns a prompt as the worker takes it; turns texts among token ids into tokens."""
         if isinstance(given, JsonPrompt):
-            if given.multimodal_data:
-                raise unsupported("multimodal_data", "images and audio are not supported: leave it out")
-            return given.prompt_string
+            files, reads = given.multimodal_data or [], self.answering.loaded().reads
+            if not files:
+                return given.prompt_string
+            if not reads:
+                raise unsupported("multimodal_data", "this model reads text only: leave it out")
+            listed = [files] if isinstance(files, str) else files
+            return marked(given.prompt_string, listed, "multimodal_data")
         if isinstance(given, str):
             return given
         return await self._mixed(given, add_bos=True)
@@ -111,7 +121,9 @@ class LlamaCppDialect(Dialect):
                 tokens += await self.answering.worker.tokenize(item, add_bos=start, special=special)
         return tuple(tokens)
 
-    async def _spelt(self, prompt: str | tuple[int, ...], about: Loaded) -> str:
+    async def _spelt(self, prompt: WorkerPrompt, about: Loaded) -> str:
+        if isinstance(prompt, Mixed):
+            prompt = MARKER.join(prompt.texts)
         if isinstance(prompt, str):
             return (about.bos if about.bos_token is not None else "") + prompt
         if not prompt or max(prompt) >= about.n_vocab:
@@ -151,7 +163,7 @@ class LlamaCppDialect(Dialect):
     async def apply_template(self, body: ChatRequest) -> dict[str, str]:
         """Shows the prompt of a conversation."""
         body.check()
-        return {"prompt": (await self.answering.composed(body)).text}
+        return {"prompt": (await self.answering.composed(body))[0].text}
 
     # -- what it is
 
@@ -174,7 +186,12 @@ class LlamaCppDialect(Dialect):
             "total_slots": about.slots,
             "model_alias": self.answering.name(),
             "model_path": Path(about.path).name,
-            "modalities": {"vision": False, "audio": False, "video": False},
+            "modalities": {
+                "vision": "picture" in about.reads,
+                "audio": "sound" in about.reads,
+                "video": False,
+            },
+            "media_marker": MARKER,
             "endpoint_slots": not self.answering.settings.no_slots,
             "endpoint_props": False,
             "endpoint_metrics": not self.answering.settings.no_metrics,
@@ -205,6 +222,29 @@ class LlamaCppDialect(Dialect):
                 for i in range(about.slots)
             ]
         )
+
+    @with_pair
+    async def adapters(self) -> Response:
+        """Lists the LoRA adapters, with the scales of requests that name none."""
+        adapters, scales = self.answering.loaded().adapters, self.answering.scales()
+        return JSONResponse(
+            [
+                {
+                    "id": i,
+                    "path": Path(one.path).name,
+                    "scale": scale,
+                    "task_name": "",
+                    "prompt_prefix": "",
+                }
+                for i, (one, scale) in enumerate(zip(adapters, scales, strict=True))
+            ]
+        )
+
+    @with_pair
+    async def set_adapters(self, wanted: Listed[AdapterScale]) -> dict[str, bool]:
+        """Sets the scales of requests that name none; adapters that are not listed get 0."""
+        self.answering.set_scales(scales_of(wanted, self.answering.scales(), param=None))
+        return {"success": True}
 
     async def closed(self) -> Response:
         """Refuses to show slots, because the server was started with --no-slots."""

@@ -7,6 +7,7 @@ that no longer exist, mean nothing for a request here: the server says so once f
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictInt, StrictStr
@@ -20,7 +21,6 @@ from edgespec.server.dialects.openai.requests import (
     StopText,
     TokenId,
     Top,
-    unreadable,
 )
 from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal
@@ -149,15 +149,16 @@ class OllamaGenerate(OllamaFields):
 
     def as_chat(self) -> ChatRequest:
         """Returns it as a chat request; raises RequestValidationError or Refusal."""
-        if self.images:
-            raise unreadable("image")
+        if self.images and self.context:
+            sentence = "context: pictures have no place in earlier turns' tokens, so ask by /api/chat"
+            raise Refusal(400, sentence, param="context", code="unsupported_parameter")
         if self.template:
             sentence = (
                 "template: a request brings no template here: `edgespec serve --chat-template` chooses one"
             )
             raise Refusal(400, sentence, param="template", code="unsupported_parameter")
         system = [{"role": "system", "content": self.system}] if self.system else []
-        messages = [*system, {"role": "user", "content": self.prompt or ""}]
+        messages = [*system, {"role": "user", "content": _content(self.prompt, self.images)}]
         return as_chat({**self.fields(), "messages": messages})
 
 
@@ -184,11 +185,18 @@ class NamedModel(BaseModel):
         return (self.model or self.name).removeprefix("hf.co/")  # as Ollama names the hub's repositories
 
 
+def _content(text: str | None, images: Sequence[str] | None) -> str | list[dict[str, Any]]:
+    """Returns the content of a message, pictures first as at Ollama."""
+    if not images:
+        return text or ""
+    urls = [image if image.startswith("data:") else f"data:image/*;base64,{image}" for image in images]
+    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [*pictures, {"type": "text", "text": text or ""}]
+
+
 def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any]:
     """Returns a turn in OpenAI's format. calls: those that wait for their results, which it changes."""
-    if message.images:
-        raise unreadable("image")
-    turn: dict[str, Any] = {"role": message.role, "content": message.content or ""}
+    turn: dict[str, Any] = {"role": message.role, "content": _content(message.content, message.images)}
     if message.thinking:
         turn["reasoning_content"] = message.thinking
     if message.tool_calls:

@@ -13,13 +13,13 @@ from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.families.known import PLAIN
-from edgespec.engine.messages import Submit
+from edgespec.engine.messages import Prompt, Submit
 from edgespec.server.answering import Answering, Dialect, LineStream, with_pair
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.embeddings import in_pieces, texts_of
@@ -37,7 +37,9 @@ from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader, readers
-from edgespec_models.hub.model_pull import ModelPull
+
+if TYPE_CHECKING:
+    from edgespec_models.hub.model_pull import ModelPull
 
 SPOKEN = "0.13.0"  # the version of the API that this follows: clients ask whether a feature is there
 NEVER_S = 100 * 365 * 86400  # from now, a model that stays loaded expires
@@ -140,11 +142,11 @@ class OllamaDialect(Dialect):
         )
         return await self.answering.answer(request, submits, answer, body, LineStream)
 
-    async def _behind(self, context: Sequence[int] | None, submit: Submit) -> str:
+    async def _behind(self, context: Sequence[int] | None, submit: Submit) -> Prompt:
         """Returns a prompt with the text of earlier turns before it."""
-        assert isinstance(submit.prompt, str)
         if not context:
             return submit.prompt
+        assert isinstance(submit.prompt, str)
         earlier = b"".join(await self.answering.worker.spell(context)).decode("utf-8", "replace")
         bos = self.answering.loaded().bos
         begins = bos if submit.prompt.startswith(bos) else ""  # a template may write it, at the start alone
@@ -223,6 +225,8 @@ class OllamaDialect(Dialect):
 
     async def pull(self, wanted: NamedModel) -> Response:
         """Downloads a pair, with the first draft that fits; tells how far it is, in lines or at its end."""
+        from edgespec_models.hub.model_pull import ModelPull  # a third of what a server imports at its start
+
         lines = _pulled(ModelPull(wanted.called(), self.answering.pairs.store))
         if wanted.stream is not False:
             return StreamingResponse(_encoded(lines), media_type=LineStream.kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -16,14 +16,17 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, Strict
 
 from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
-from edgespec.engine.messages import Submit
+from edgespec.engine.media_marks import mark
+from edgespec.engine.messages import Attachment, Prompt, Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
+from edgespec.pairs.adapters import Scales
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.numbers import Number, with_numbers
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
+from edgespec.server.media import from_base64, from_url
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import RequestDefaults
 
@@ -33,6 +36,7 @@ Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
 READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
+MEDIA = {"image_url": "picture", "input_audio": "sound"}  # types of parts that contain something else
 
 
 class StreamOptions(BaseModel):
@@ -49,6 +53,24 @@ class Speculation(BaseModel):
     draft_length: Annotated[StrictInt, Field(ge=0, le=LONGEST_DRAFT)] | None = None
     events: StrictBool = False
     lane: Annotated[StrictStr, Field(max_length=64)] = ""
+
+
+class AdapterScale(BaseModel):
+    """How much of a LoRA adapter is added. id: its place among the pair's."""
+
+    id: Annotated[StrictInt, Field(ge=0)]
+    scale: Annotated[Number, Field(ge=-1e6, le=1e6)] = 0.0
+
+
+def scales_of(listed: Sequence[AdapterScale], now: Scales, *, param: str | None = "lora") -> Scales:
+    """Returns the scale of each adapter, 0 of those not listed. now: the present ones. Raises Refusal."""
+    given = {adapter.id: float(adapter.scale) for adapter in listed}
+    wrong = next((i for i in given if i >= len(now)), None)
+    if wrong is not None:
+        has = f"{len(now)} adapters" if now else "no adapters"
+        sentence = f"there is no LoRA adapter {wrong}: the model was loaded with {has} (--lora)"
+        raise Refusal(400, sentence, param=param, code="invalid_value")
+    return tuple(given.get(i, 0.0) for i in range(len(now)))
 
 
 class SharedFields(BaseModel):
@@ -87,6 +109,7 @@ class GenerationRequest(FormFields):
     cache_prompt: StrictBool | None = None  # llama-server's: false reads the prompt anew
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
+    lora: Annotated[Listed[AdapterScale], Field(max_length=64)] | None = None  # llama-server's
     edgespec: Speculation | None = None
 
     @property
@@ -158,7 +181,7 @@ class GenerationRequest(FormFields):
 
     def submits(
         self,
-        prompt: str | tuple[int, ...],
+        prompt: Prompt,
         *,
         add_bos: bool,
         defaults: RequestDefaults,
@@ -195,6 +218,7 @@ class GenerationRequest(FormFields):
             shown=shown,
             ignore_eos=bool(self.ignore_eos),
             fresh=defaults.fresh if self.cache_prompt is None else not self.cache_prompt,
+            adapters=scales_of(self.lora, defaults.adapters) if self.lora else defaults.adapters,
             slot=self.id_slot,
             lane=how.lane,
         )
@@ -204,15 +228,45 @@ class GenerationRequest(FormFields):
         ]
 
 
-class TextPart(BaseModel):
-    """A part of a message; only text can be read."""
+class ImageUrl(BaseModel):
+    """Where a picture is. Its detail is what the projector can see."""
+
+    url: StrictStr
+
+
+class InputAudio(BaseModel):
+    """A sound, in base64."""
+
+    data: StrictStr
+
+
+class MessagePart(BaseModel):
+    """A part of a message: text, a picture or a sound."""
 
     type: StrictStr
     text: StrictStr | None = None
     refusal: StrictStr | None = None
+    image_url: ImageUrl | StrictStr | None = None
+    input_audio: InputAudio | None = None
 
-    def as_text(self) -> dict[str, str]:
-        return {"type": "text", "text": self.text or self.refusal or ""}
+    def as_text(self, reads: Sequence[str], media: list[Attachment]) -> dict[str, str]:
+        """Returns it as text; a medium is added to `media`, and marked. Raises Refusal."""
+        if self.type in READABLE:
+            return {"type": "text", "text": self.text or self.refusal or ""}
+        kind = MEDIA.get(self.type, "")
+        if kind not in reads:
+            raise unreadable(self.type)
+        if self.image_url:
+            url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
+            media.append(from_url(url, "messages"))
+        elif self.input_audio:
+            media.append(from_base64(self.input_audio.data, "messages"))
+        else:
+            raise Refusal(400, f"a part of type {self.type} is empty", param="messages", code="invalid_value")
+        if media[-1].kind != kind:
+            sentence = f"a part of type {self.type} has a {media[-1].kind}, or an unknown format"
+            raise Refusal(400, sentence, param="messages", code="invalid_value")
+        return mark(len(media) - 1)
 
 
 class MadeFunction(BaseModel):
@@ -236,18 +290,18 @@ class RequestMessage(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: StrictStr | Listed[TextPart] | None = None
+    content: StrictStr | Listed[MessagePart] | None = None
     tool_calls: Listed[MadeCall] | None = None
     function_call: MadeFunction | None = None  # what a call was before there were tools
 
-    def for_template(self) -> dict[str, Any]:
-        """Returns it as a conversation has it: text parts only, and the name of the role."""
+    def for_template(self, reads: Sequence[str], media: list[Attachment]) -> dict[str, Any]:
+        """Returns it as a conversation has it: text parts and marks of media, and the name of the role.
+
+        reads: which kinds of media the model reads. Media are added to the list. Raises Refusal.
+        """
         content = self.content
-        if isinstance(content, list):
-            other = next((part.type for part in content if part.type not in READABLE), None)
-            if other:
-                raise unreadable(other)
-        said = content if isinstance(content, str) else [part.as_text() for part in content or ()]
+        parts = content if isinstance(content, list) else ()
+        said = content if isinstance(content, str) else [part.as_text(reads, media) for part in parts]
         role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
         extra = dict(self.model_extra or {})
         if self.role == "function":

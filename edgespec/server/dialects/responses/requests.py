@@ -36,6 +36,7 @@ class ContentPart(BaseModel):
     type: StrictStr
     text: StrictStr | None = None
     refusal: StrictStr | None = None
+    image_url: StrictStr | None = None
 
 
 Content = StrictStr | Listed[ContentPart]
@@ -246,16 +247,21 @@ def _call(item: InputItem) -> dict[str, Any]:
     return {"id": item.call_id or "", "type": "function", "function": function}
 
 
-def _said(content: Content | None) -> str | list[dict[str, str]]:
-    """Returns text, or parts that are all text; the model's template decides how to join them."""
+def _said(content: Content | None) -> str | list[dict[str, Any]]:
+    """Returns text, or parts of text and pictures; the model's template decides how to join them."""
     if content is None or isinstance(content, str):
         return content or ""
-    other = next((part.type for part in content if part.type not in TEXTS), None)
+    other = next((part.type for part in content if part.type not in TEXTS and not part.image_url), None)
     if other:
         raise unreadable(other)
-    return [{"type": "text", "text": part.text or part.refusal or ""} for part in content]
+    return [
+        {"type": "image_url", "image_url": part.image_url}
+        if part.image_url
+        else {"type": "text", "text": part.text or part.refusal or ""}
+        for part in content
+    ]
 
 
 def _text(content: Content | None) -> str:
     said = _said(content)
-    return said if isinstance(said, str) else "".join(part["text"] for part in said)
+    return said if isinstance(said, str) else "".join(part.get("text", "") for part in said)

@@ -1,0 +1,164 @@
+"""A projector: the file beside a model that turns pictures and sounds into rows that the model reads.
+
+llama.cpp's `mtmd` evaluates it. Its assertions end the process, some of them only while encoding: use it in a
+child (`projector_child.py`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import llama_cpp as C
+import numpy as np
+from numpy.typing import NDArray
+
+from edgespec.core.media import is_sound
+from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.llama.model import Model, complaints, last_complaint, mtmd_cpp, take_log
+from edgespec.system.cores import threads_wanted
+
+TEXT, IMAGE = 0, 1  # kinds of chunks
+WIDEST = 4096  # pixels; the sizes for which it is asked how many cells a picture may take
+TRIAL = 64  # pixels of the picture with which a projector is tried when it is loaded
+Piece = dict[str, Any]  # {"tokens": ids}, or what `medium.Medium` has
+
+
+class Projector:
+    """A loaded projector, tried with a small picture or sound.
+
+    Raises ModelFileError for what is none, ModelUnsupportedError for one of another model.
+    """
+
+    def __init__(self, path: Path, target: Path, *, on_gpu: bool) -> None:
+        """target: the model that is to read, of which only the vocabulary and the sizes are loaded."""
+        self.path, self._mtmd = path, mtmd_cpp()
+        self._model = Model(target, n_gpu_layers=0, no_alloc=True)
+        take_log(self._mtmd)
+        params = self._mtmd.mtmd_context_params_default()
+        params.use_gpu, params.n_threads, params.warmup = on_gpu, threads_wanted(), False
+        complaints.clear()
+        handle = self._handle = self._mtmd.mtmd_init_from_file(os.fsencode(path), self._model.handle, params)
+        if not handle:
+            why = " ".join(last_complaint().split())
+            raise ModelFileError(f"llama.cpp cannot load the projector {path}: {why}")
+        self.sees, self.hears = (
+            bool(can(handle)) for can in (self._mtmd.mtmd_support_vision, self._mtmd.mtmd_support_audio)
+        )
+        self._sections = 4 if self._mtmd.mtmd_decode_use_mrope(handle) else 1
+        self._width = int(C.llama_model_n_embd_inp(self._model.handle))
+        self.at_once = self._largest_at_once() if self.sees else 0
+        if self.sees:
+            self.picture(TRIAL, TRIAL, bytes(3 * TRIAL * TRIAL))
+        if self.hears:
+            with self._bitmap_of_sound(np.zeros(16_000, np.float32)) as bitmap:
+                self._pieces(bitmap)
+
+    def _largest_at_once(self) -> int:
+        """Returns how many cells the largest picture takes that must be evaluated at once; 0 if none must."""
+        largest = 0
+        for width, height in ((WIDEST, WIDEST), (WIDEST, WIDEST // 8), (WIDEST // 8, WIDEST)):
+            with (
+                self._owned(self._mtmd.mtmd_bitmap_init(width, height, None)) as bitmap,
+                self._chunks(bitmap) as chunks,
+            ):
+                for chunk, kind, n in chunks:
+                    if kind != TEXT and self._mtmd.mtmd_decode_use_non_causal(self._handle, chunk):
+                        largest = max(largest, n)
+        return largest
+
+    def picture(self, width: int, height: int, rgb: bytes) -> list[Piece]:
+        """Returns the pieces of a picture. Raises EngineError."""
+        data = (ctypes.c_uint8 * len(rgb)).from_buffer_copy(rgb)
+        with self._owned(self._mtmd.mtmd_bitmap_init(width, height, data)) as bitmap:
+            return self._pieces(bitmap)
+
+    def sound(self, file: bytes) -> list[Piece]:
+        """Returns the pieces of a sound, a WAV or MP3 file. Raises SettingError for what is none."""
+        mtmd = self._mtmd
+        if not is_sound(file):
+            raise SettingError("the sound is no WAV or MP3 file: convert it to one")
+        data = (ctypes.c_ubyte * len(file)).from_buffer_copy(file)
+        opt = mtmd.mtmd_helper_init_opt_default()
+        made = mtmd.mtmd_helper_bitmap_init_from_buf_wrapper(self._handle, data, len(file), False, opt)
+        if not made.bitmap:
+            raise SettingError(f"the sound cannot be read: {last_complaint()}")
+        with self._owned(made.bitmap) as bitmap:
+            return self._pieces(bitmap)
+
+    def _bitmap_of_sound(self, samples: NDArray[np.float32]) -> Any:
+        data = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
+        return self._owned(self._mtmd.mtmd_bitmap_init_from_audio(samples.size, data))
+
+    @contextmanager
+    def _owned(self, bitmap: Any) -> Iterator[Any]:
+        try:
+            yield bitmap
+        finally:
+            self._mtmd.mtmd_bitmap_free(bitmap)
+
+    @contextmanager
+    def _chunks(self, bitmap: Any) -> Iterator[list[tuple[Any, int, int]]]:
+        """Gives the chunks of one medium: each with its kind and its number of tokens."""
+        mtmd, marker = self._mtmd, self._mtmd.mtmd_default_marker()
+        text = mtmd.mtmd_input_text(marker, len(marker), False, True)
+        chunks, bitmaps = mtmd.mtmd_input_chunks_init(), (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
+        try:
+            complaints.clear()
+            if mtmd.mtmd_tokenize(self._handle, chunks, ctypes.byref(text), bitmaps, 1):
+                raise EngineError(f"the projector cannot take it: {last_complaint()}")
+            found = [
+                mtmd.mtmd_input_chunks_get(chunks, i) for i in range(mtmd.mtmd_input_chunks_size(chunks))
+            ]
+            kinds = (mtmd.mtmd_input_chunk_get_type, mtmd.mtmd_input_chunk_get_n_tokens)
+            yield [(chunk, *(int(of(chunk)) for of in kinds)) for chunk in found]
+        finally:
+            mtmd.mtmd_input_chunks_free(chunks)
+
+    def _pieces(self, bitmap: Any) -> list[Piece]:
+        with self._chunks(bitmap) as chunks:
+            texts = [self._tokens(chunk) if kind == TEXT else None for chunk, kind, _ in chunks]
+            return [
+                self._encoded(chunk, kind, n) if tokens is None else {"tokens": tokens}
+                for tokens, (chunk, kind, n) in zip(texts, chunks, strict=True)
+            ]
+
+    def _tokens(self, chunk: Any) -> list[int]:
+        """Returns the tokens that a projector puts around a picture, or between its parts."""
+        size = ctypes.c_size_t()
+        tokens = self._mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(size))
+        found = [int(tokens[i]) for i in range(size.value)]
+        if not all(0 <= token < self._model.n_vocab for token in found):
+            raise ModelUnsupportedError(
+                f"the projector {self.path.name} belongs to another model: it marks pictures with tokens "
+                f"that {self._model.path.name} does not have"
+            )
+        return found
+
+    def _encoded(self, chunk: Any, kind: int, n: int) -> Piece:
+        mtmd = self._mtmd
+        complaints.clear()
+        if mtmd.mtmd_encode_chunk(self._handle, chunk):
+            raise EngineError(f"the projector cannot encode it: {last_complaint()}")
+        rows = np.ctypeslib.as_array(mtmd.mtmd_get_output_embd(self._handle), (n * self._width,))
+        places = self._places(chunk, kind, n, 0)
+        return {
+            "rows": rows.copy().reshape(n, self._width),
+            "places": places,
+            "moves": self._places(chunk, kind, n, 1) - places,
+            "n_positions": int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
+            "causal": not mtmd.mtmd_decode_use_non_causal(self._handle, chunk),
+        }
+
+    def _places(self, chunk: Any, kind: int, n: int, first: int) -> NDArray[np.int32]:
+        """Returns the positions of a medium that begins at `first`: (1 or 4, n)."""
+        if self._sections == 1 or kind != IMAGE:
+            return np.tile(np.arange(first, first + n, dtype=np.int32), (self._sections, 1))
+        of = self._mtmd.mtmd_image_tokens_get_decoder_pos
+        image = self._mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+        found = [of(image, first, i) for i in range(n)]
+        return np.array([[p.t, p.y, p.x, p.z] for p in found], np.int32).T.copy()

@@ -1,0 +1,68 @@
+"""Which file lets a target read pictures and sounds: the projector named, or one beside the target."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from edgespec.errors import ModelFileError, ModelUnsupportedError
+from edgespec_models.gguf.header import Header, HeaderError, read_file
+
+AUTO, NONE = "auto", "none"
+
+
+def projector_of(target: Path, asked: str) -> Path | None:
+    """Returns the projector's file. asked: its path, "auto" or "none".
+
+    Raises ModelFileError or ModelUnsupportedError for a named one that cannot be it.
+    """
+    if asked in ("", NONE):
+        return None
+    if asked == AUTO:
+        return _beside(target)
+    path = Path(asked)
+    try:
+        header = read_file(path)
+    except HeaderError as error:
+        raise ModelFileError(f"--mmproj: {error}") from None
+    if not is_projector(header):
+        raise ModelUnsupportedError(
+            f"--mmproj: {path.name} is no projector: its name often begins with mmproj"
+        )
+    return path
+
+
+def is_projector(header: Header) -> bool:
+    """Returns whether a file is a projector."""
+    return header.architecture == "clip"
+
+
+def widths(header: Header) -> set[int]:
+    """Returns how many numbers the rows have that a projector makes."""
+    keys = ("clip.vision.projection_dim", "clip.audio.projection_dim")
+    return {width for key in keys if (width := header.number(key))}
+
+
+def _beside(target: Path) -> Path | None:
+    """Returns the projector in the target's folder that fits it; of several the one named most like it."""
+    try:
+        width = read_file(target).of_architecture("embedding_length")
+        named = [path for path in sorted(target.parent.glob("*.gguf")) if "mmproj" in path.name.lower()]
+    except (HeaderError, OSError):
+        return None
+    fitting = [path for path in named if _fits(path, width)]
+    return max(fitting, key=lambda path: _likeness(path, target), default=None)
+
+
+def _fits(path: Path, width: int | None) -> bool:
+    try:
+        header = read_file(path)
+    except HeaderError:
+        return False
+    return is_projector(header) and width in widths(header)
+
+
+def _likeness(path: Path, target: Path) -> tuple[int, bool]:
+    """Returns how many parts of the names are the same; among equals F16 is better than its larger copies."""
+    words = [set(re.split(r"[^a-z0-9]+", name.stem.lower())) for name in (path, target)]
+    return len(words[0] & words[1]), "f16" in words[0] and "bf16" not in words[0]
