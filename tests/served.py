@@ -134,6 +134,7 @@ def served(folder: Path, *flags: str, port: str = "0", **environment: str) -> It
             stdout=out,
             stderr=out,
             env={**os.environ, **environment},
+            start_new_session=True,  # without a terminal, as a service
         )
     server = Served(process, log)
     try:

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
@@ -111,6 +112,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     from_file = flags_in(path, command, model=not any(named))
     arguments = parser.parse_args([argv[0], *from_file, *argv[1:]])
     arguments.config = str(path)
+    arguments.read_again = partial(parsed, argv)
     return arguments
 
 

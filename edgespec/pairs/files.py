@@ -16,6 +16,7 @@ from edgespec.errors import SettingError
 from edgespec.pairs.adapters import parse_adapters
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
+from edgespec.pairs.metadata_override import parse_overrides
 from edgespec.pairs.placement import Placement, placement
 from edgespec.pairs.projector import AUTO, NONE
 from edgespec.pairs.rope import AS_THE_FILE_SAYS, Rope
@@ -99,6 +100,7 @@ def pair_settings(
         placement=placement_of(arguments),
         draft_placement=placement_of(arguments, "_draft"),
         adapters=parse_adapters(arguments.lora),
+        metadata=parse_overrides(arguments.override_kv),
         rpc=machines(arguments),
         tensor_split=tensor_split(arguments),
         remember=remember,

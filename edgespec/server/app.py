@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp
 
 from edgespec import __version__
 from edgespec.client.state_file import ServerState
@@ -23,13 +22,13 @@ from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.routes import OpenAIDialect
 from edgespec.server.dialects.responses.routes import ResponsesDialect
 from edgespec.server.embeddings import Embeddings
-from edgespec.server.gate import gated
+from edgespec.server.gate import Gate
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
 from edgespec.server.own_routes import OwnRoutes
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import Refusal, quoted
+from edgespec.server.refusal import ErrorShape, Refusal, quoted
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 
@@ -41,7 +40,7 @@ WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # 
 
 def make_app(
     worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs, embeddings: Embeddings
-) -> ASGIApp:
+) -> WebApp:
     """Returns the whole web application, behind its checks. state: what the server's file says of it."""
     app = FastAPI(
         title="EdgeSpec",
@@ -59,14 +58,28 @@ def make_app(
     answering = Answering(worker, settings, metrics, pairs, embeddings)
     prepare(app, answering.longest, worker.count_large_body)
     for routes in (
-        OwnRoutes(worker, settings, metrics, state),
+        OwnRoutes(worker, answering, metrics, state),
         ModelRoutes(answering),
         EmbeddingDialect(embeddings),
         *(dialect(answering) for dialect in DIALECTS),
     ):
         app.include_router(routes.routes())
     shapes = {path: shape for dialect in DIALECTS for path, shape in dialect.errors.items()}
-    return Logged(gated(app, settings, own_key=state.key), shapes)
+    return WebApp(answering, Gate(app, settings, own_key=state.key), shapes)
+
+
+class WebApp(Logged):
+    """All of it; most of its settings may change while it runs."""
+
+    def __init__(self, answering: Answering, gate: Gate, shapes: Mapping[str, ErrorShape]) -> None:
+        super().__init__(gate, shapes)
+        self._answering, self._gate = answering, gate
+
+    def renew(self, settings: ServerSettings) -> None:
+        """Uses other settings from the next request on."""
+        self._answering.settings = settings
+        self._gate.renew(settings)
+        self._answering.worker.unload_after(settings.idle_s)
 
 
 # -- mistakes

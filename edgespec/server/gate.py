@@ -41,24 +41,42 @@ WHOLE_ADDRESS = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE)
 OPEN_PATHS = frozenset({"/", "/health", "/v1/health", PROOF_PATH})  # tell a stranger nothing useful
 
 
-def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
+class Gate:
+    """The app behind its checks, which may change while it runs."""
+
+    def __init__(self, app: ASGIApp, settings: ServerSettings, *, own_key: str) -> None:
+        self._app, self._own_key = app, own_key
+        self.renew(settings)
+
+    def renew(self, settings: ServerSettings) -> None:
+        """Checks by other settings from the next request on."""
+        self._checked = _gated(self._app, settings, own_key=self._own_key)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._checked(scope, receive, send)
+
+
+def _gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
     """Returns the app behind its checks, the outermost first: Host and Origin, CORS, key, body.
 
-    own_key: also opens, if keys are required; it is in the server's file.
+    own_key: also opens, if keys are required; it is in the server's file. Unless pages are named, those that
+    this machine serves may ask, and all where a key is required, which no page has by itself.
     """
+    origins = settings.origins
+    if not set(origins) - {PROGRAMS}:
+        origins += ("*",) if settings.keys else (LOCAL,)
     app = _Key(
         _Body(app, settings.body_s, settings.max_body), (*settings.keys, own_key) if settings.keys else ()
     )
-    if settings.origins:
-        app = CORSMiddleware(
-            app,
-            allow_origins=settings.origins,
-            allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
-            allow_headers=["*"],
-            allow_credentials=True,
-            allow_origin_regex=_pages(settings.origins),
-        )
-    return _Drain(_Door(app, settings.hosts, settings.origins))
+    app = CORSMiddleware(
+        app,
+        allow_origins=origins,
+        allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
+        allow_headers=["*"],
+        allow_credentials=True,
+        allow_origin_regex=_pages(origins),
+    )
+    return _Drain(_Door(app, settings.hosts, origins))
 
 
 async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
 
 from edgespec.client.state_file import PROOF_PATH, ServerState
+from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.metrics import Metrics
 from edgespec.server.refusal import closed, unavailable
-from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 
 HEARS_S = 2.0  # how long a worker may take to answer a ping
@@ -22,10 +22,10 @@ class OwnRoutes:
     """Answers monitors, and programs that have read the server's file."""
 
     def __init__(
-        self, worker: Supervisor, settings: ServerSettings, metrics: Metrics, state: ServerState
+        self, worker: Supervisor, answering: Answering, metrics: Metrics, state: ServerState
     ) -> None:
         """state: what the server's file says of it."""
-        self._worker, self._settings, self._metrics, self._state = worker, settings, metrics, state
+        self._worker, self._answering, self._metrics, self._state = worker, answering, metrics, state
         self._began = int(time.time())
 
     def routes(self) -> APIRouter:
@@ -60,7 +60,7 @@ class OwnRoutes:
 
     async def figures(self) -> Response:
         """Returns Prometheus's figures."""
-        if self._settings.no_metrics:
+        if self._answering.settings.no_metrics:
             raise closed("/metrics", "--no-metrics")
         body, media_type = self._metrics.text()
         began = {"process-start-time-unix": str(self._began)}  # as in llama-server

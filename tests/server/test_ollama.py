@@ -34,7 +34,7 @@ PAGES = {  # of which origins pages may ask a server started with --ollama
     "vscode-webview://1a2b": 200,
     "https://site.example": 403,
     "https://app.site.example": 403,
-    "http://localhost:3000": 403,
+    "http://localhost:3000": 200,
 }
 ASKED: list[Any] = [{"role": "user", "content": "What does json.dumps do?"}]
 

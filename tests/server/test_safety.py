@@ -15,10 +15,12 @@ from announced import announced
 from late import anthropic, openai
 from served import Served, served
 from starlette.responses import Response
+from starlette.testclient import TestClient
 
 from edgespec.client import state_file
 from edgespec.server import gate
 from edgespec.server.gate import _Door
+from edgespec.server.settings import ServerSettings
 
 KEY, OTHER = "sk-secret-of-the-test", "another-key-in-the-file"
 ASKED: Any = {
@@ -131,6 +133,33 @@ def test_only_named_pages_may_ask(server: Served) -> None:
     assert good.status == 200 and good.headers["access-control-allow-origin"] == "http://app.example"
     own = f"http://127.0.0.1:{server.port}"
     assert status(server, Origin=own, x_api_key=KEY) == 200
+
+
+@pytest.mark.parametrize("keys", [(), ("key",)])
+def test_without_names_pages_of_this_machine_may_ask_and_with_keys_all_that_have_one(
+    keys: tuple[str, ...],
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await Response("answer")(scope, receive, send)
+
+    def asked(origin: str, key: str = "", method: str = "GET") -> tuple[int, str | None]:
+        wish = {"Access-Control-Request-Method": "POST"} if method == "OPTIONS" else {}
+        headers = {"Origin": origin, "x-api-key": key, **wish}
+        got = TestClient(named, base_url="http://localhost").request(method, "/v1/models", headers=headers)
+        return got.status_code, got.headers.get("access-control-allow-origin")
+
+    gate_ = gate.Gate(app, ServerSettings(keys=keys), own_key="own")
+
+    async def named(scope: Any, receive: Any, send: Any) -> None:
+        await gate_({**scope, "state": {"request_id": "r", "shapes": {}}}, receive, send)
+
+    page, evil = "http://localhost:3000", "http://evil.example"
+    assert asked(page, "key")[0] == 200 and asked(page, method="OPTIONS") == (200, page)
+    if keys:
+        assert asked(evil, method="OPTIONS") == (200, evil)
+        assert asked(evil)[0] == 401 and asked(evil, "key")[0] == 200
+    else:
+        assert asked(evil) == (403, None) and asked(evil, method="OPTIONS") == (200, None)
 
 
 def test_keys_are_asked_for_in_anthropics_shape_too(server: Served) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from commands import refused
-from served import served, until
+from served import Served, served, until
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCS = (ROOT / "docs" / "service.md").read_text(encoding="utf-8")
@@ -94,6 +94,37 @@ def test_the_unit_and_the_agent_are_well_formed_and_start_the_same_command() -> 
     assert subprocess.run([installed, *rest, "--help"], capture_output=True, check=False).returncode == 0
     if analyse := shutil.which("systemd-analyze"):
         assert subprocess.run([analyse, "--version"], capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP")
+def test_the_file_is_read_again_when_asked_and_what_needs_a_restart_is_named(tmp_path: Path) -> None:
+    path, keys = tmp_path / "any.toml", tmp_path / "keys"
+    path.write_text('api-key-file = "keys"\ntemperature = 0.5\n')
+    keys.write_text("old\n")
+
+    def asked_again(server: Served, words: str) -> None:
+        n = server.said().count(words)
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: server.said().count(words) > n)
+
+    def temperature(server: Served, key: str) -> float | None:
+        got = server.ask("/props", headers={"x-api-key": key})
+        told = got.json["default_generation_settings"]["params"] if got.status == 200 else {}
+        return told.get("temperature")
+
+    with served(tmp_path, "--config", str(path), "--slots", "2") as server:
+        assert temperature(server, "old") == 0.5
+        path.write_text('api-key-file = "keys"\ntemperature = 0.25\nport = 1\nctx = 999\nslots = 7\n')
+        keys.write_text("new\n")
+        asked_again(server, "again: temperature, keys changed; after a restart: ctx")
+        assert temperature(server, "new") == 0.25 and temperature(server, "old") is None
+        path.write_text("temperature = 'hot'")
+        asked_again(server, "the settings stay as they are: ")
+        assert temperature(server, "new") == 0.25
+        keys.write_text("")
+        path.write_text('api-key-file = "keys"')
+        asked_again(server, "the settings stay as they are: --api-key-file")
+        assert temperature(server, "new") == 0.25
 
 
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no such sockets here")

@@ -20,6 +20,7 @@ from edgespec.commands.serve.listening import (
     listening,
     refuse_strangers,
 )
+from edgespec.commands.serve.settings_in_force import SettingsInForce
 from edgespec.core.values import DRAFTERS, FREE, DrafterName
 from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
@@ -183,7 +184,8 @@ def _add_safety(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="ORIGIN",
         help="web pages that may use the server, such as http://app.example; localhost allows all on this "
-        "machine, programs those of installed programs such as Obsidian; repeatable",
+        "machine, programs those of installed programs such as Obsidian, none no page; repeatable (default: "
+        "localhost, or all pages where a key is required)",
     )
     group.add_argument(
         "--no-slots", action="store_true", help="close /slots, which shows the requests being answered"
@@ -202,11 +204,14 @@ def _add_safety(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Listens, loads and answers until it is told to end; returns the exit code."""
     parent = ParentProcess() if arguments.owned else None
+    file = SettingsInForce(arguments, _settings) if arguments.config else None
     if arguments.slots is None:
         arguments.slots = 1 if arguments.reproducible else SLOTS
     if arguments.reproducible and arguments.threads is None:  # else fewer while the machine is busy
         arguments.threads = threads_wanted()
     settings = _settings(arguments)
+    if file:
+        file.keys = settings.keys
     if parent:
         settings = replace(settings, keys=(*settings.keys, parent.key))
     load = _load(arguments)
@@ -219,7 +224,7 @@ def run(arguments: argparse.Namespace) -> int:
             refuse_strangers(listener, settings)
         if arguments.ollama:
             listeners += in_ollamas_place(opened)
-        return asyncio.run(_serve(listeners, load, settings, pairs, parent, arguments.config))
+        return asyncio.run(_serve(listeners, load, settings, pairs, parent, file))
 
 
 async def _serve(
@@ -228,11 +233,11 @@ async def _serve(
     settings: ServerSettings,
     pairs: Pairs,
     parent: ParentProcess | None,
-    settings_file: str | None,
+    file: SettingsInForce | None,
 ) -> int:
     """Starts the engine's worker, then the web application: each takes half a second to import."""
-    if settings_file:
-        say(f"using the settings in {settings_file}")
+    if file:
+        say(f"using the settings in {file.path}")
     worker = Supervisor(load, tell=say)
     ended = _cancelled_by_sigterm()
     worker.start()
@@ -247,7 +252,7 @@ async def _serve(
             say("stopped before the model was loaded")
             return 0
         raise
-    code: int = await web.serve(worker, listeners, load, settings, pairs, parent, lock)
+    code: int = await web.serve(worker, listeners, load, settings, pairs, parent, lock, file)
     return code
 
 

@@ -7,6 +7,9 @@ import gc
 import os
 import signal
 import socket
+import time
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import uvicorn
@@ -16,10 +19,13 @@ from starlette.types import ASGIApp
 from edgespec.chat.renderer import RENDERER
 from edgespec.commands.serve.connections import AT_ONCE, Connection, room_for_connections
 from edgespec.commands.serve.ending import StoppableServer
+from edgespec.commands.serve.listening import refuse_strangers
 from edgespec.commands.serve.service_manager import keep_told, tell
+from edgespec.commands.serve.settings_in_force import SettingsInForce
 from edgespec.engine.messages import LoadRequest
+from edgespec.errors import EdgeSpecError
 from edgespec.server.announcing import Announcer, first_state
-from edgespec.server.app import make_app
+from edgespec.server.app import WebApp, make_app
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs
@@ -41,10 +47,11 @@ async def serve(
     pairs: Pairs,
     parent: ParentProcess | None,
     lock: Any,
+    file: SettingsInForce | None,
 ) -> int:
     """Answers requests until it is told to end, and ends the worker; returns the exit code.
 
-    lock: under which the engine is started, if we have it.
+    lock: under which the engine is started, if we have it. file: its settings, to be read again when asked.
     """
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     Connection.most = room_for_connections()
@@ -59,7 +66,11 @@ async def serve(
         template=settings.chat_template,
     )
     embeddings = Embeddings(settings.embed)
-    server = StoppableServer(_how(make_app(worker, settings, state, pairs, embeddings)), worker)
+    app = make_app(worker, settings, state, pairs, embeddings)
+    server = StoppableServer(_how(app), worker)
+    if file and file.can_be_asked():
+        renew = partial(_renew, file, app, worker, listeners)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renew)
     worker.unload_after(settings.idle_s)  # not before: it would be unloaded before anybody heard of it
     gc.collect()
     gc.freeze()  # or what is there for good is looked through again during requests, for a tenth of a second
@@ -88,6 +99,25 @@ async def serve(
             parent.tell("failed", message=worker.failed.message)
         return worker.failed.exit_code
     return INTERRUPTED if signal.SIGINT in server.signals else 0
+
+
+def _renew(
+    file: SettingsInForce, app: WebApp, worker: Supervisor, listeners: Sequence[socket.socket]
+) -> None:
+    """Reads the settings file again; if anything is wrong with it, all stays as it is."""
+    if worker.about:
+        tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    try:
+        settings = file.read_again()
+        for listener in listeners:
+            refuse_strangers(listener, settings)
+        app.renew(settings)
+        say(file.in_words())
+    except EdgeSpecError as error:
+        say(f"the settings stay as they are: {error}")
+    finally:
+        if worker.about:
+            tell("READY=1")
 
 
 def _how(app: ASGIApp) -> uvicorn.Config:

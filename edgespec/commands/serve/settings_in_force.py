@@ -1,0 +1,70 @@
+"""The settings of a running server, and its settings file read again (SIGHUP): what can change, changes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from copy import copy
+
+from edgespec.errors import SettingError
+from edgespec.server.settings import ServerSettings
+
+# what needs no restart; the rest belongs to the engine, its caches, or the sockets
+LIVE = frozenset(
+    {"api_key", "api_key_file", "allowed_host", "cors_origin", "canary", "verbose", "no_metrics", "max_body"}
+    | {"max_seconds", "n", "temperature", "seed", "reasoning", "drafter", "idle_unload", "slot_save_path"}
+)
+
+
+class SettingsInForce:
+    """The flags that are in force, of the command line and the file."""
+
+    def __init__(
+        self, arguments: argparse.Namespace, settings: Callable[[argparse.Namespace], ServerSettings]
+    ) -> None:
+        """settings: returns what the flags say, or raises SettingError."""
+        self.path: str = arguments.config
+        self._again: Callable[[], argparse.Namespace] = arguments.read_again
+        self._first = self._now = copy(arguments)
+        self._settings = settings
+        self._changed: list[str] = []
+        self._waiting: list[str] = []
+        self.keys: tuple[str, ...] = ()
+
+    def can_be_asked(self) -> bool:
+        """Returns whether SIGHUP asks for that: at a terminal it says that the terminal is gone."""
+        if not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+            return False
+        with suppress(OSError):
+            os.close(os.open("/dev/tty", os.O_RDONLY))
+            return False
+        return True
+
+    def read_again(self) -> ServerSettings:
+        """Returns the settings that the file asks for now, as far as they can change. Raises SettingError."""
+        try:
+            new, kept = self._again(), copy(self._first)
+        except SystemExit:  # argparse has said why
+            raise SettingError(f"{self.path} cannot be used") from None
+        kept.slots = kept.slots or 1  # that was decided at the start
+        for name in LIVE:
+            setattr(kept, name, getattr(new, name))
+        settings = self._settings(kept)
+        self._changed = [name for name in sorted(LIVE) if getattr(new, name) != getattr(self._now, name)]
+        if self.keys != settings.keys and "api_key_file" not in self._changed:
+            self._changed.append("keys")
+        others = vars(new).keys() - LIVE - {"read_again", "config"}
+        self._waiting = [name for name in sorted(others) if getattr(new, name) != getattr(self._first, name)]
+        self._now, self.keys = new, settings.keys
+        return settings
+
+    def in_words(self) -> str:
+        """Returns what the last reading has changed, and what it has not."""
+        changed, waiting = (
+            ", ".join(name.replace("_", "-") for name in names) for names in (self._changed, self._waiting)
+        )
+        said = f"read {self.path} again: {changed or 'nothing'} changed"
+        return f"{said}; after a restart: {waiting}" if waiting else said
