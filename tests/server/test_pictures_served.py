@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,24 @@ def test_a_projector_of_another_model_is_refused_at_the_start(tmp_path: Path) ->
     with pytest.raises(AssertionError, match="the projector"), served(tmp_path, "--mmproj", str(projector)):
         pass
     assert tiny.target_path().exists()
+
+
+def test_an_encoder_that_dies_costs_one_sentence_and_no_stream(server: Served) -> None:
+    """llama.cpp's projectors end their process on what they did not expect."""
+    asked = {"messages": message("def first(x):\n    return x\n\ndef second(x):"), **HOW, "max_tokens": 300}
+    right = server.ask("/v1/chat/completions", asked).json["choices"][0]["message"]
+    [encoder] = [
+        child for child in server.worker.children() if "edgespec.llama.projector_child" in child.cmdline()
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        stream = pool.submit(server.ask, "/v1/chat/completions", asked)
+        encoder.suspend()  # it is at work, for all that others see
+        dying = pool.submit(server.ask, "/v1/chat/completions", {"messages": message(TEXT, png(70, 70))})
+        time.sleep(0.3)
+        encoder.kill()
+        refused = dying.result(30)
+        assert refused.status == 400 and "could not be encoded" in refused.error["message"]
+        assert stream.result(60).json["choices"][0]["message"] == right
+    again = server.ask("/v1/chat/completions", {"messages": message(TEXT, png(70, 70)), "max_tokens": 4})
+    assert again.status == 200
+    assert server.worker.is_running()
