@@ -46,13 +46,7 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
     )
     draft.add_argument("--no-draft", action="store_true", help="plain decoding, without guesses")
     if media:
-        group.add_argument(
-            "--mmproj",
-            metavar="FILE",
-            default="auto",
-            help="the projector with which the target reads pictures and sounds; none: text only "
-            "(auto: a file mmproj*.gguf beside the target)",
-        )
+        _add_projector(group)
     group.add_argument(
         "--grow",
         metavar="SIZE-TYPE",
@@ -97,6 +91,16 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
     add_placement(command)
     add_machines(group)
     add_rope(command)
+
+
+def _add_projector(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--mmproj",
+        metavar="FILE",
+        default="auto",
+        help="the projector with which the target reads pictures and sounds; none: text only (auto: a file "
+        "mmproj*.gguf beside the target)",
+    )
 
 
 def add_rope(command: argparse.ArgumentParser) -> None:

@@ -77,6 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     marks = "".join(mark(i)["text"] for i in range(len(attached)))
     if attached and arguments.mmproj == NONE:
         raise SettingError("--image needs a projector: leave out --mmproj none")
+    if not attached:
+        arguments.mmproj = NONE  # nobody needs it
     if not arguments.raw:
         RENDERER.warm()
     with open_pair(arguments) as pair, Interrupt() as interrupt:
