@@ -15,7 +15,7 @@ from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.media import content_of, gone
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.system_prompts import SystemPrompts
-from edgespec_tui.widgets.attached_files import LARGEST_FILE, with_files
+from edgespec_tui.widgets.attached_files import LARGEST_FILE, mention_of, with_files
 from edgespec_tui.widgets.completions import choices
 from edgespec_tui.widgets.question import Insert, QuestionText, question_of
 from edgespec_tui.widgets.turn_view import QuestionView
@@ -125,6 +125,18 @@ def test_a_picture_stays_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "empty.jpg").touch()
     with pytest.raises(SettingError, match="empty.jpg is empty"):
         with_files(QuestionText("see @empty.jpg"))
+
+
+def test_a_picture_dropped_into_the_terminal_is_named(tmp_path: Path) -> None:
+    """Terminals paste a path, quoted or with its blanks escaped."""
+    path = tmp_path / "my cat.png"
+    path.touch()
+    (tmp_path / "notes.txt").touch()
+    escaped = str(path).replace(" ", "\\ ")
+    for pasted in (str(path), f"'{path}'", f"file://{path}", f"{escaped} "):
+        assert mention_of(pasted) == f'@"{path}" '
+    for pasted in ("", "'", "my cat.png", str(tmp_path / "notes.txt"), f"{path}\nand more", f"{path}x"):
+        assert mention_of(pasted) == ""
 
 
 def test_what_names_no_file_stays_as_it_was_written() -> None:

@@ -89,6 +89,14 @@ def read_text(path: Path, *, most: int = LARGEST_FILE) -> str:
     return text
 
 
+def mention_of(pasted: str) -> str:
+    """Returns how a question names a picture that was dropped into a terminal; "" for any other text."""
+    name = pasted.strip().removeprefix("file://")
+    name = name[1:-1] if name[:1] in "'\"" and name[:1] == name[-1:] else name.replace("\\ ", " ")
+    path = _file_named(name, quoted=True) if name and "\n" not in name and len(name) < 4096 else None
+    return f'{NAMED}{path}" ' if path and path.is_absolute() and is_medium(path) else ""
+
+
 def fenced(path: Path, text: str) -> str:
     """Returns a file as it appears in a question: its name, and its text between fences."""
     longest = max((len(run) for run in text.split("\n") if set(run.strip()) == {"`"}), default=2)

@@ -16,6 +16,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
+from edgespec_tui.widgets.attached_files import mention_of
 from edgespec_tui.widgets.completions import Suggestion, Suggestions, choices
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of, is_large
 
@@ -170,7 +171,8 @@ class PromptInput(TextArea):
         text = event.text.replace("\r\n", "\n").replace("\r", "\n")
         event.prevent_default()
         event.stop()
-        self._replace_via_keyboard(self._mark_of(text) if is_large(text) else text, *self.selection)
+        text = mention_of(text) or (self._mark_of(text) if is_large(text) else text)
+        self._replace_via_keyboard(text, *self.selection)
 
     def action_newline(self) -> None:
         """Begins a new line."""
