@@ -26,7 +26,7 @@ from edgespec.engine import prompt_files
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.engine.prompt_files import PIECE, PromptFiles
-from edgespec.engine.state_file import StateFile, read_state
+from edgespec.engine.state_file import StateFile, read_head, read_state
 from edgespec.engine.state_keys import state_keys
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.saved import Saved
@@ -172,6 +172,18 @@ def test_whatever_is_damaged_is_evaluated_again(tmp_path: Path, opened: list[Pro
         found = {name: sum(len(one.tokens) // 4 for one in fetch.found.get(name, [])) for name in ROOTS}
         assert sum(found.values()) < 2 * 1200 and not path.exists()
         opened.pop().close(10.0)
+
+
+def test_of_a_text_with_a_picture_only_what_is_before_it_is_kept(
+    tmp_path: Path, opened: list[PromptFiles]
+) -> None:
+    engine = program(tmp_path, opened)
+    target = engine._contexts["target"]
+    assert isinstance(target, Parted)
+    target.texts[0] = [*text(1, 700).tolist(), -5, -5, *text(2, 300).tolist()]
+    ended(engine, opened)
+    kept = [read_head(path) for path in states(tmp_path)]
+    assert sorted(len(one.saved.tokens) // 4 for one in kept if one) == [700 - PIECE, PIECE]
 
 
 def test_another_key_finds_nothing(tmp_path: Path, opened: list[PromptFiles]) -> None:

@@ -225,8 +225,11 @@ class Engine:
         return not self._slots[slot].running
 
     def slot_state(self, slot: int) -> Saved:
-        """Returns a copy of what the target holds in a slot. Raises EngineError."""
-        return self._contexts["target"].save(self._slots[slot].seq)
+        """Returns a copy of what the target holds in a slot. Raises EngineError, SettingError."""
+        target, seq = self._contexts["target"], self._slots[slot].seq
+        if (target.held(seq) < 0).any():
+            raise SettingError(f"slot {slot} holds a picture or sound, which cannot be saved: erase it first")
+        return target.save(seq)
 
     def fill_slot(self, slot: int, saved: Saved | None) -> int:
         """Makes a free slot hold what was saved, or nothing; returns how many tokens it holds, or has lost.

@@ -201,8 +201,10 @@ class Prefixes:
             for name, context in self._contexts.items():
                 if files.full:
                     return True
-                tokens, parts = context.held(slot.seq).tobytes(), context.parts
-                if piece := files.unwritten(files.roots[name], tokens, parted=parts is not None):
+                held, parts = context.held(slot.seq), context.parts
+                before = next(iter(np.flatnonzero(held < 0).tolist()), held.size)  # a picture
+                text = held[:before] if parts or before == held.size else held[:0]
+                if piece := files.unwritten(files.roots[name], text.tobytes(), parted=parts is not None):
                     parent, start, end = piece
                     with suppress(EngineError, MemoryError):  # then it is evaluated again some day
                         saved = parts.save(slot.seq, start, end) if parts else context.save(slot.seq)
