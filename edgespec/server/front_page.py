@@ -8,7 +8,7 @@ one is given.
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -47,13 +47,16 @@ class ShownModel:
 
 def front_page(root: str, state: State, models: Sequence[ShownModel] | None, steps: Sequence[Sums]) -> str:
     """Returns the page. root: the address without /v1. models: None if a key is required."""
-    name = models[0].name if models else "MODEL"
+    names = {"root": root, "name": models[0].name if models else "MODEL"}
+    names |= (
+        {"key": "none", "any": " (any text will do)"} if models is not None else {"key": "KEY", "any": ""}
+    )
     page = string.Template((FOLDER / "page.html").read_text(encoding="utf-8"))
     return page.substitute(
         version=escape(__version__),
         key="required" if models is None else "",
         now=now_section(state, models, steps),
-        setups="".join(_setup(title, text, root, name) for title, text in SETUPS),
+        setups="".join(_setup(title, text, names) for title, text in SETUPS),
     )
 
 
@@ -106,8 +109,8 @@ def _row(model: ShownModel) -> str:
     )
 
 
-def _setup(title: str, text: str, root: str, name: str) -> str:
-    lines = string.Template(text).substitute(root=root, name=name)
+def _setup(title: str, text: str, names: Mapping[str, str]) -> str:
+    lines = string.Template(text).substitute(names)
     return (
         f'<div class="setup"><div><h3>{escape(title)}</h3><button class="copy" type="button" hidden '
         f'aria-label="Copy: {escape(title)}">Copy</button></div><pre>{escape(lines)}</pre></div>'
@@ -118,11 +121,11 @@ SETUPS = (
     ("Chat in the terminal", "edgespec chat --endpoint $root/v1"),
     (
         "curl",
-        "curl $root/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        "curl $root/v1/chat/completions -H 'Authorization: Bearer $key' \\\n"
         '  -d \'{"messages": [{"role": "user", "content": "Hello"}]}\'',
     ),
-    ("Any client of OpenAI's API", "base URL  $root/v1\nmodel     $name\nAPI key   none (any text will do)"),
-    ("Any client of Anthropic's API", "export ANTHROPIC_BASE_URL=$root ANTHROPIC_API_KEY=none"),
+    ("Any client of OpenAI's API", "base URL  $root/v1\nmodel     $name\nAPI key   $key$any"),
+    ("Any client of Anthropic's API", "export ANTHROPIC_BASE_URL=$root ANTHROPIC_API_KEY=$key"),
     (
         "Continue (~/.continue/config.yaml)",
         "models:\n"
@@ -130,7 +133,7 @@ SETUPS = (
         "    provider: openai\n"
         "    model: $name\n"
         "    apiBase: $root/v1\n"
-        "    apiKey: none\n"
+        "    apiKey: $key\n"
         "    roles: [chat, edit, apply]",
     ),
     (
@@ -139,7 +142,7 @@ SETUPS = (
     ),
     (
         "Aider",
-        "export OPENAI_API_BASE=$root/v1 OPENAI_API_KEY=none\naider --model openai/$name",
+        "export OPENAI_API_BASE=$root/v1 OPENAI_API_KEY=$key\naider --model openai/$name",
     ),
     ("llama.vim (.vimrc)", "let g:llama_config = { 'endpoint_fim': '$root/infill' }"),
 )

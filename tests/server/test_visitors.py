@@ -93,6 +93,7 @@ def test_the_page_opens_without_a_key_and_then_names_no_model(tmp_path: Path) ->
     with served(tmp_path, EDGESPEC_API_KEY="secret") as server:
         page = server.ask("/")
         assert page.status == 200 and b"requires a key" in page.body and b"embedded" not in page.body
+        assert b"apiKey: KEY" in page.body and b"any text will do" not in page.body
         assert server.ask("/edgespec/page/script.js").status == 200
         assert server.ask("/edgespec/page/now").status == 401
         assert b"embedded" in server.ask("/edgespec/page/now", headers={"x-api-key": "secret"}).body

@@ -11,6 +11,10 @@ const headers = (more) => (key ? { ...more, Authorization: `Bearer ${key}` } : {
 const TINTS = { target: "", grammar: "grammar", lookup: "lookup", recycling: "recycling", lookahead: "recycling" };
 
 async function refresh() {
+  const locked = page.dataset.key === "required" && !key;
+  at("keys").hidden = !locked;
+  at("chat").hidden = locked;
+  if (locked) return;
   let answer = null;
   try { answer = await fetch("/edgespec/page/now", { headers: headers() }); } catch { /* it has ended */ }
   if (answer?.ok) {
@@ -19,9 +23,9 @@ async function refresh() {
   } else if (!answer) {
     at("now").querySelector(".status")?.replaceWith(element("p", "status bad", "the server does not answer"));
   }
-  const refused = answer?.status === 401;
-  at("keys").hidden = page.dataset.key !== "required" || (Boolean(key) && !refused);
-  at("chat").hidden = refused || (page.dataset.key === "required" && !key);
+  const refused = answer?.status === 401; // a wrong key, or one that is no longer accepted
+  at("keys").hidden = !refused;
+  at("chat").hidden = refused;
 }
 
 function element(name, kind, text = "") {
