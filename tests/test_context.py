@@ -799,7 +799,10 @@ def test_logits_that_llama_cpp_does_not_have_are_an_error(
 # ---- KV types and threads ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kv_type, off, alike", [("q8_0", 0.5, 0.99), ("q4_0", 4.0, 0.9)])
+@pytest.mark.parametrize(
+    "kv_type, off, alike",
+    [("q8_0", 0.5, 0.99), ("q4_0", 4.0, 0.9), ("bf16", 0.5, 0.99), ("iq4_nl", 4.0, 0.9), ("q5_1", 2.0, 0.95)],
+)
 def test_a_quantised_cache_answers_nearly_the_same(
     tmp_path: Path, kv_type: str, off: float, alike: float
 ) -> None:

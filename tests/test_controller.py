@@ -62,7 +62,10 @@ def test_the_engine_on_a_virtual_clock_takes_the_time_that_arithmetic_says(machi
 # --- streams that stay as they are
 
 
-@EVERYWHERE
+@pytest.mark.parametrize(
+    "machine",
+    ["memory-bound", *(pytest.param(name, marks=pytest.mark.slow) for name in ("compute-bound", "GPU"))],
+)
 @A_SAMPLE
 def test_the_controller_is_about_as_fast_as_the_best_fixed_length(machine: str, told: bool) -> None:
     """After one request of learning. Where the draft knows how sure it may be, faster than any."""

@@ -138,8 +138,15 @@ def test_greedy_text_is_that_of_plain_decoding_on_16_prompts(name: str, s: Sampl
     assert accepted > 60, "and drafts were of use"
 
 
-@pytest.mark.parametrize("filled", [False, True])
-@pytest.mark.parametrize("s", [USUAL, PUNISHING])
+@pytest.mark.parametrize(
+    ("filled", "s"),
+    [
+        (False, PUNISHING),
+        (True, USUAL),
+        pytest.param(False, USUAL, marks=pytest.mark.slow),
+        pytest.param(True, PUNISHING, marks=pytest.mark.slow),
+    ],
+)
 def test_coupled_text_is_the_seeds_alone_for_every_drafter_3_paces_and_20_seeds(
     s: Sampling, filled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -398,9 +405,7 @@ CASES = [
     (verify_block, "all", Restless((4, 2, 5), least=0.15), USUAL),
     *((verify_block, name, 4, USUAL) for name in FREE[3:]),  # each new one
 ]
-SAMPLE = [
-    case if case[1] in FREE or case[2] == 2 else pytest.param(*case, marks=pytest.mark.slow) for case in CASES
-]
+SAMPLE = [case if case[1] in FREE[2:] else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
 
 
 @pytest.mark.parametrize(("judge", "name", "k", "s"), SAMPLE)
@@ -431,7 +436,9 @@ def test_a_hundred_thousand_texts_under_a_restless_pace_are_distributed_as_the_t
     assert all_fit(judge, "all", Restless(least=0.2), PUNISHING, 100_000)
 
 
-@MUTANTS
+@pytest.mark.parametrize(
+    "mutant", [without_residual, *(pytest.param(of, marks=pytest.mark.slow) for of in (flipped, by_index))]
+)
 def test_the_chi_square_sees_a_broken_rule(mutant: fakes.Judge) -> None:
     """With fewer texts than the test of the sound rules has."""
     assert not all_fit(mutant, "model", 3, USUAL, 2500)

@@ -160,7 +160,9 @@ def disturbed_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "Timed", Disturbed)
 
 
-@pytest.mark.parametrize("work", WORK)
+@pytest.mark.parametrize(
+    "work", ["one core", *(pytest.param(work, marks=pytest.mark.slow) for work in list(WORK)[1:])]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_after_40_tokens_of_quiet_it_is_as_fast_as_if_nothing_had_been(kind: str, work: str) -> None:
     """0.95 of an undisturbed start within two standard errors: one comparison in 40 is below by chance.

@@ -280,7 +280,7 @@ def sampled(i: int, **changed: Any) -> Request:
 
 
 @pytest.mark.parametrize("kind", [pytest.param("plain", marks=pytest.mark.slow), "far"])
-@pytest.mark.parametrize("rule", ["block", "token"])
+@pytest.mark.parametrize("rule", ["block", pytest.param("token", marks=pytest.mark.slow)])
 def test_the_first_tokens_have_the_targets_distribution(pairs: dict[str, Pair], kind: str, rule: str) -> None:
     assert p_value(pairs[kind], lambda i: sampled(i, rule=rule)) > FALSE_ALARM
 
@@ -294,7 +294,8 @@ def test_the_first_tokens_have_the_targets_distribution_on_a_hybrid_model(pairs:
 
 
 @pytest.mark.parametrize(
-    "wrong", [pytest.param(accept_always, marks=pytest.mark.slow), without_residual, flipped]
+    "wrong",
+    [without_residual, *(pytest.param(of, marks=pytest.mark.slow) for of in (accept_always, flipped))],
 )
 def test_the_distribution_test_fails_under_a_wrong_rule(
     pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Verdict]

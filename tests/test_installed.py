@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny_gguf
+from tiny_projector import write_projector
 
 from edgespec.commands import cli
 from edgespec.commands.pairs.words import ago, list_lines
@@ -93,7 +94,8 @@ def test_a_target_alone_gets_the_draft_that_was_found(
 
 def test_what_other_programs_downloaded_is_found_and_not_copied(home: Path, capsys: Captured) -> None:
     studio = write(home / ".lmstudio/models/pub/big-GGUF/big-Q4_K_M.gguf", d=128)
-    write(home / ".lmstudio/models/pub/big-GGUF/mmproj-big.gguf")
+    projector = write_projector(home / ".lmstudio/models/pub/big-GGUF/mmproj-big.gguf", "gemma3", 128)
+    eye = write_projector(home / "eye.gguf", "gemma3", 32)
     for part in (1, 2):
         write(home / f".cache/llama.cpp/split-0000{part}-of-00002.gguf", n_vocab=400)
     write(home / ".cache/llama.cpp/half-00001-of-00002.gguf")
@@ -103,8 +105,10 @@ def test_what_other_programs_downloaded_is_found_and_not_copied(home: Path, caps
     layers = [
         {"mediaType": "application/vnd.ollama.image.template", "digest": "sha256:t"},
         {"mediaType": "application/vnd.ollama.image.model", "digest": "sha256:abc"},
+        {"mediaType": "application/vnd.ollama.image.projector", "digest": "sha256:eye"},
     ]
     manifest.write_text(json.dumps({"layers": layers}))
+    eye = eye.rename(blob.with_name("sha256-eye"))
     (manifest.parent / "broken").write_text("{")
     cached = home / ".cache/huggingface/hub/models--org--m/snapshots/c/m.gguf"
     cached.parent.mkdir(parents=True)
@@ -120,7 +124,12 @@ def test_what_other_programs_downloaded_is_found_and_not_copied(home: Path, caps
     listed = said(capsys, 0, "import")
     assert "fits: edgespec import 'pub/big-GGUF/big-Q4_K_M.gguf' 'small:1b'" in listed
     said(capsys, 0, "import", "pub/big-GGUF/big-Q4_K_M.gguf", "small:1b", "--name", "mine")
-    assert Store(config.data_folder()).get("mine").target.path == studio
+    mine = Store(config.data_folder()).get("mine")
+    assert mine.target.path == studio and mine.projector and mine.projector.path == projector
+    said(capsys, 0, "import", "small:1b", "--target-only", "--name", "seeing")
+    assert "reads   pictures, by sha256-eye" in said(capsys, 0, "show", "seeing")
+    found_there = Store(config.data_folder()).get("seeing").projector
+    assert found_there and found_there.path == eye
 
 
 def test_folders_are_found_where_the_environment_moved_them(tmp_path: Path) -> None:

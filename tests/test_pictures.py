@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -400,3 +403,33 @@ def test_a_picture_is_read_upright_and_a_huge_one_smaller(files: tuple[Path, Pat
     with MediaReader(files[1], files[0], on_gpu=False) as reader:
         assert reader._decoded(turned.getvalue()).startswith("20 40 ")
         assert reader._decoded(huge.getvalue()).startswith("4096 14 ")
+
+
+def test_run_reads_pictures(tmp_path: Path) -> None:
+    """The one beside the target is found by itself."""
+    target, _ = write_seeing(tmp_path, "gemma3")
+    names = [tmp_path / f"{i}.png" for i in range(2)]
+    for i, name in enumerate(names):
+        name.write_bytes(png(64 + 32 * i, 64))
+    words = [
+        "run",
+        "What is it?",
+        "--target",
+        str(target),
+        "-n",
+        "6",
+        "--ctx",
+        "256",
+        "--json",
+        "--temp",
+        "0",
+    ]
+    for picture in names:
+        words += ["--image", str(picture)]
+    done = subprocess.run([sys.executable, "-m", "edgespec", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["prompt_tokens"] > 40
+    refused = subprocess.run(
+        [sys.executable, "-m", "edgespec", *words, "--mmproj", "none"], capture_output=True, text=True
+    )
+    assert "--image needs a projector" in refused.stderr and refused.stderr.count("\n") == 1

@@ -12,10 +12,13 @@ import tiny_gguf
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgespec.core.request import Request, Scoring
 from edgespec.engine.pair import Pair, PairSettings
 from edgespec.errors import SettingError
 from edgespec.pairs.check import headers_of
+from edgespec.pairs.metadata_override import MetadataOverride, parse_overrides
 from edgespec.pairs.placement import ALL_LAYERS, Placement, expert_layers, place_of, placement
+from edgespec.sampling.sampler import Sampling
 from edgespec_models.fit.fit import ALL, CARD_MARGIN, RAM_MARGIN, Fit, choose
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 
@@ -137,3 +140,28 @@ def test_a_pair_refuses_a_pattern_without_tensors_and_a_place_that_is_not_here(
     assert expert_layers(headers_of(model)) == (0, 1)
     with pytest.raises(SettingError, match=said):
         Pair(model, None, PairSettings(n_ctx=64, remember=False, placement=Placement(None, (rule,))))
+
+
+def test_metadata_is_read_as_the_user_says(tmp_path: Path) -> None:
+    """Fewer experts a token, as people have it for speed: other logits, and llama.cpp read it."""
+    model = tiny_gguf.write_experts(tmp_path / "experts.gguf")
+    one = parse_overrides(["qwen3moe.expert_used_count=int:1"])
+    assert one == (MetadataOverride("qwen3moe.expert_used_count", 1),)
+    assert parse_overrides(["a=bool:true,b=float:0.5", "c=str:x=y:z"])[2] == ("c", "x=y:z")
+
+    def first(metadata: tuple[MetadataOverride, ...]) -> list[float]:
+        settings = PairSettings(n_ctx=64, threads=1, remember=False, metadata=metadata)
+        with Pair(model, None, settings) as pair:
+            request = Request(sampling=Sampling(temperature=0), max_tokens=1, scoring=Scoring())
+            rounds = pair.generate(pair.prompt_tokens("def f"), request)
+            return [score.said.logprob for round_ in rounds for score in round_.scores]
+
+    assert first(one) != first(())
+
+
+@pytest.mark.parametrize(
+    "wrong", ["a", "a=int", "a=int:x", "a=bool:1", "=int:1", "a=what:1", "a=str:" + "x" * 200]
+)
+def test_metadata_in_another_form_is_refused(wrong: str) -> None:
+    with pytest.raises(SettingError, match="write KEY=TYPE:VALUE"):
+        parse_overrides([wrong])

@@ -17,6 +17,7 @@ from edgespec.client.answer import AnswerOptions, Ended
 from edgespec.client.attach import OnProgress
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
+from edgespec_tui.endpoint.media import media_of
 from edgespec_tui.plain.command import _greeting
 from edgespec_tui.plain.lines import PlainLines, listing
 from edgespec_tui.plain.plain import PlainChat, one_answer
@@ -335,3 +336,17 @@ def test_an_age_is_told_in_a_word(seconds: float, told: str) -> None:
 def test_a_list_of_chats_sends_no_controls_to_the_terminal() -> None:
     one = Listed(1, "a \x1b[31mred\x07 title", 0.0, excerpt="it said \x1b]0;x\x07so\x08")
     assert listing([one], now=0.0).endswith("a red title | it said so")
+
+
+def test_a_picture_goes_with_its_question_and_stays_in_the_chat(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "cat.png").write_bytes(b"picture")
+    talked = place.talk("/read cat.png", "what is it?", "and its colour?")
+    sent = [[message.media for message in messages] for messages, _ in talked.endpoint.asked]
+    assert sent == [[(str(tmp_path / "cat.png"),)], [(str(tmp_path / "cat.png"),), (), ()]]
+    assert talked.asked[0] == ["what is it?"] and "cat.png will go with the next question" in talked.err
+    sessions = place.sessions()
+    kept = sessions.newest().result(10)
+    assert kept and media_of(kept.path()[0].settings) == (str(tmp_path / "cat.png"),)
+    sessions.close()
+    (tmp_path / "cat.png").unlink()
+    assert "cat.png cannot be read" in place.talk("/read cat.png").err

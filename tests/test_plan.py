@@ -205,6 +205,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rates, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))  # a quiet machine
 
 
+@pytest.fixture
+def told_rates(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What evaluations would take: to time them is another test's."""
+    seconds = {n: 1e-3 * (1 + 0.1 * n) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16)}
+    monkeypatch.setattr(Rates, "_evaluated", lambda self, type_, width, layers: dict(seconds))
+
+
 @pytest.mark.usefixtures("quick")
 def test_what_was_measured_is_kept_for_this_machine_and_these_settings(
     small: Path, monkeypatch: pytest.MonkeyPatch
@@ -297,7 +304,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("told_rates")
 def test_a_pair_of_this_machine_is_planned(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--json"]) == 0
     (pair,) = told(capsys)["pairs"]
@@ -333,7 +340,7 @@ def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     assert not list((tmp_path / "hub").rglob("*.gguf")), "nothing was downloaded"
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("told_rates")
 def test_before_a_download_it_is_said_whether_a_pair_fits_and_how_fast_it_is(small: Path) -> None:
     head = read_file(small)
     _, (memory, speed) = before_pull.expectation("some/pair", [[head], [head]])
@@ -344,7 +351,7 @@ def test_before_a_download_it_is_said_whether_a_pair_fits_and_how_fast_it_is(sma
     assert speed.startswith("speed   about ") and "measured here by `edgespec plan`" in speed
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("told_rates")
 def test_what_was_said_of_a_pair_is_known_by_its_name(
     small: Path, capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:

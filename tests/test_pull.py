@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,9 +23,12 @@ import tiny_heads
 from gguf import GGUFReader, GGUFWriter
 from hub_models import as_large_as, model_bytes
 from local_hub import Fault, LocalHub
+from tiny_projector import write_projector
 
 from edgespec.commands import cli
+from edgespec.commands.pairs.words import show_lines
 from edgespec.commands.pull.progress_line import ProgressLine, progress_text
+from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.system import config
 from edgespec_models.hub.download import Cancelled, Download, Downloaded, FileProgress
 from edgespec_models.hub.errors import HubError
@@ -561,3 +565,23 @@ def test_a_file_name_that_was_never_looked_up_may_differ(local: LocalHub, hub: H
     local.add(entry.draft.repo, {"other-Q8_0.gguf": model_bytes(tmp_path)})
     plan = plan_pull(hub, order(entry.name))
     assert plan.target.first.name == "Qwen_Qwen3-14B-Q4_K_M.gguf"
+
+
+def test_the_projector_of_the_repository_comes_along(
+    local: LocalHub, hub: Hub, store: Store, tmp_path: Path
+) -> None:
+    """In 16 bits if there are several; --text-only leaves it out; removing the pair deletes it."""
+    projector = write_projector(tmp_path / "mmproj.gguf", "gemma3", 256).read_bytes()
+    files = {f"mmproj-Big-9B-{kind}.gguf": projector for kind in ("f32", "Q8_0", "f16")}
+    local.add("acme/Big-9B-GGUF", {**local.repos["acme/Big-9B-GGUF"].files, **files})
+    plan = plan_pull(hub, BOTH)
+    assert plan.projector and plan.projector.first.name == "mmproj-Big-9B-f16.gguf"
+    assert plan.to_fetch == sum(file.size or 0 for file in plan.files)
+    pair = Pull(plan, hub, store).run(lambda _: None)
+    assert pair.projector and pair.projector.path.read_bytes() == projector
+    assert pair.draft and pair.draft.path.name == "Big-1B-Q8_0.gguf"
+    assert "reads   pictures, by mmproj-Big-9B-f16.gguf" in "\n".join(show_lines(pair, None))
+    assert projector_of(pair.target.path, AUTO) == pair.projector.path
+    assert plan_pull(hub, replace(BOTH, reads=False)).projector is None
+    store.remove(pair.name)
+    assert not pair.projector.path.exists()

@@ -12,6 +12,7 @@ from tui_driver import Driven, driven
 
 from edgespec.errors import SettingError
 from edgespec_tui.app import ChatApp
+from edgespec_tui.endpoint.media import content_of, gone
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.widgets.attached_files import LARGEST_FILE, with_files
@@ -105,6 +106,25 @@ def test_files_that_are_named_stand_behind_the_question(
     assert attached.question.folded().endswith("[a.py: 1 line]\n\n[my notes.md: 1 line]")
     assert attached.question.typed() == QuestionText('explain @a.py, and @"my notes.md" @a.py')
     assert attached.missed == ()
+
+
+def test_a_picture_stays_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is sent beside the text, which names it; a chat keeps its name alone."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my cat.png").write_bytes(b"picture")
+    made = with_files(QuestionText('who is @"my cat.png"?')).question
+    assert made.text == 'who is @"my cat.png"?\n\n(my cat.png)'
+    assert made.folded().endswith("[my cat.png: picture, 7 bytes]")
+    assert made.media == (str(tmp_path / "my cat.png"),)
+    assert question_of(made.text, made.settings()) == made
+    assert made.typed() == QuestionText('who is @"my cat.png"?')
+    parts = content_of(made.text, made.media)
+    assert parts[0] == {"type": "image_url", "image_url": {"url": "data:image/png;base64,cGljdHVyZQ=="}}
+    (tmp_path / "my cat.png").unlink()
+    assert gone(made.media) == ["my cat.png"] and content_of(made.text, made.media) == made.text
+    (tmp_path / "empty.jpg").touch()
+    with pytest.raises(SettingError, match="empty.jpg is empty"):
+        with_files(QuestionText("see @empty.jpg"))
 
 
 def test_what_names_no_file_stays_as_it_was_written() -> None:

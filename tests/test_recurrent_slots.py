@@ -86,9 +86,9 @@ def test_each_says_what_it_says_alone(pair: Pair) -> None:
 
 def test_the_check_sees_a_state_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints that hold nothing for a part of the state."""
-    kept = Context._state
+    kept = Context.state
 
-    def forgetful(self: Context, s: int, flags: int) -> NDArray[np.uint8]:
+    def forgetful(self: Context, s: int, flags: int = 0) -> NDArray[np.uint8]:
         state = kept(self, s, flags)
         state[state.size * 3 // 4 :] = 0
         return state
@@ -97,6 +97,6 @@ def test_the_check_sees_a_state_that_was_lost(tmp_path: Path, monkeypatch: pytes
     with Pair(*files, SETTINGS) as pair:
         requests = asked("model", 3)
         expected = {id: alone(pair, *one) for id, one in requests.items()}
-        monkeypatch.setattr(Context, "_state", forgetful)
+        monkeypatch.setattr(Context, "state", forgetful)
         pair.forget()
         assert together(pair, requests) != expected

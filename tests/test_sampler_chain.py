@@ -358,7 +358,7 @@ def test_a_stage_that_the_quick_ways_do_not_know_is_done_all_the_same(
 ) -> None:
     """A new one, of a row and a stage in the chain, would have done nothing in the usual order."""
     rng = np.random.default_rng(7)
-    chained = edges = 0
+    edges = 0
     for _ in range(60):
         s = random_settings(rng)
         row = rng.normal(0, rng.choice([0.5, 2, 4]), MANY).astype(np.float32)
@@ -368,11 +368,11 @@ def test_a_stage_that_the_quick_ways_do_not_know_is_done_all_the_same(
             patch.setattr(sampler, "QUICK", QUICK - {stage})
             slow = Sampler(s, MANY)
         found = slow(row, history)
-        chained += slow._chained
+        assert slow._chained == (stage in s.stages_on())
         if apart(quick, dict(zip(found.ids.tolist(), found.probs.tolist(), strict=True))) > 1e-5:
             assert at_an_edge(s, row, history, quick), (s, row.tolist(), history)
             edges += 1
-    assert edges < 4 and (0 < chained < 60) == (stage not in ("dry", "temperature"))
+    assert edges < 4
 
 
 @pytest.mark.parametrize(

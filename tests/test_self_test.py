@@ -198,11 +198,11 @@ def test_the_mending_command_leaves_out_what_the_compiler_breaks(tmp_path: Path)
     at = builds.Here((3, 11), "linux", "pip", "/usr/bin/python3")
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("flags\t\t: avx2 amx_tile amx_int8\n")
-    options = 'CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_RPC=on'
+    options = 'CMAKE_ARGS="-DGGML_RPC=on'
     assert builds.mending(at, cpuinfo=cpuinfo).startswith(
         f'CFLAGS="{builds.NO_AMX}" CXXFLAGS="{builds.NO_AMX}" {options} -DGGML_NATIVE=on"'
     )
     cpuinfo.write_text("flags\t\t: avx2\n")
     assert builds.mending(at, cpuinfo=cpuinfo).startswith(
-        'CMAKE_ARGS="-DLLAVA_BUILD=OFF -DGGML_RPC=on -DGGML_NATIVE=off"'
+        'CMAKE_ARGS="-DGGML_RPC=on -DGGML_NATIVE=off"'
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.commands import flags
-from edgespec.core.values import LONGEST_DRAFT
+from edgespec.core.values import DRAFTERS, LONGEST_DRAFT
 from edgespec.errors import SettingError
 from edgespec.sampling.settings import NUMBERS, Sampling
 from edgespec.server.dialects.openai.requests import Speculation
@@ -118,8 +118,7 @@ def test_without_a_file_the_defaults_hold(path: Path) -> None:
         ("[speculation]\non = 'yes'", " line 2: speculation.on is 'yes': it must be true or false"),
         (
             "speculation.drafter = 'magic'",
-            " line 1: speculation.drafter is 'magic': it must be one of "
-            "auto, model, mtp, eagle, dflash, lookup, recycling, lookahead, none",
+            f" line 1: speculation.drafter is 'magic': it must be one of {', '.join(DRAFTERS)}",
         ),
         (
             "[screen]\ntheme = 'pink'",

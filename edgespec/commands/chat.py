@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from edgespec.client.state_file import digest
 from edgespec.commands import flags
+from edgespec.errors import SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.system import config
 from edgespec_tui import launch
+from edgespec_tui.endpoint.media import mark_of
 
 DESCRIPTION = "A chat in the terminal that shows what speculation does."
 
@@ -25,6 +28,13 @@ def add(command: argparse.ArgumentParser) -> None:
         "--prompt",
         metavar="TEXT",
         help="answer this prompt, print only the answer and exit; - reads the prompt from standard input",
+    )
+    command.add_argument(
+        "--image",
+        metavar="FILE",
+        action="append",
+        default=[],
+        help="a picture that goes with the prompt of -p; repeatable (in the chat: @FILE)",
     )
     command.add_argument(
         "-c",
@@ -62,6 +72,10 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Opens a chat, once the flags about the model are checked: a running engine would not report them."""
+    if arguments.image and arguments.prompt is None:
+        raise SettingError("--image goes with a prompt: add -p TEXT, or write @FILE in the chat")
+    for name in arguments.image:
+        mark_of(Path(name))  # now, not before the answer
     pair_settings(arguments, keep_texts=arguments.keep_texts * 2**20)
     if arguments.no_save:
         arguments.keep_texts = 0

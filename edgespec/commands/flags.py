@@ -7,6 +7,7 @@ from typing import get_args
 
 from edgespec.core.values import DRAFTERS, FREE
 from edgespec.pairs.rope import Scaling
+from edgespec.pairs.settings import KvType
 from edgespec.sampling.settings import NUMBERS
 
 FILES = """Without a pair or --target, EdgeSpec uses the pair you pulled last; if there is none, the embedded
@@ -62,18 +63,26 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
     )
     group.add_argument(
         "--kv-type",
-        choices=("f16", "q8_0", "q4_0"),
+        choices=get_args(KvType),
         default="f16",
         help="format of the target's KV cache; below f16 the answer may change",
     )
     group.add_argument(
         "--draft-kv-type",
-        choices=("f16", "q8_0", "q4_0"),
+        choices=get_args(KvType),
         default="f16",
         help="format of the draft's KV cache; affects speed only",
     )
     group.add_argument(
         "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: as many as fit)"
+    )
+    group.add_argument(
+        "--override-kv",
+        action="append",
+        default=[],
+        metavar="KEY=TYPE:VALUE",
+        help="metadata of the target that llama.cpp reads instead of the file's, as in "
+        "qwen3moe.expert_used_count=int:4; repeatable",
     )
     group.add_argument(
         "--lora",

@@ -132,6 +132,7 @@ def _weights(
             devices=remote.devices(settings.rpc),
             tensor_split=settings.tensor_split,
             rules=settings.placement.rules,
+            metadata=settings.metadata,
             on_progress=lambda done: on_progress("target", share * done),
         )
     )

@@ -267,7 +267,7 @@ def _identity(context: DraftContext) -> list[str]:
         model.path.resolve(), file.st_size, file.st_mtime_ns, place,
         how.threads or threads_wanted(), how.kv_type, how.flash_attention, how.chunk,
     )  # fmt: skip
-    return [str(part) for part in (*parts, *model.rules)]
+    return [str(part) for part in (*parts, *model.rules, *model.overridden)]
 
 
 def _placed(on_gpu: bool) -> object:

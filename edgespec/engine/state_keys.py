@@ -37,7 +37,8 @@ def _said_of(context: DraftContext) -> list[object]:
         kind, *_files([model.path.with_name(name) for name in split_names(model.path.name)]),
         *_files([path for path, _ in model.adapters]),
         context.adapters if isinstance(context, Context) else (),
-        sorted(model.layers.items()), model.rules, how.kv_type, how.flash_attention, how.rope.flags(),
+        sorted(model.layers.items()), model.rules, model.overridden,
+        how.kv_type, how.flash_attention, how.rope.flags(),
         how.cells or how.n_ctx * how.n_seq,  # that chooses among the position factors of some models
     ]  # fmt: skip
 

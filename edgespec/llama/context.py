@@ -451,7 +451,13 @@ class Context:
 
     def lengthen(self, s: int, tokens: bytes) -> None:
         """Records that a sequence holds further tokens, whose cells it has been given."""
-        self._sequences[s].tokens += tokens
+        seq = self._sequences[s]
+        seq.tokens += tokens
+        seq.media = seq.media or min(memoryview(tokens).cast("i"), default=0) < 0
+
+    def position(self, s: int, n: int) -> int:
+        """Returns the position after the first n tokens of a sequence."""
+        return self._sequences[s].position(n)
 
     def state(self, s: int, flags: int = 0) -> NDArray[np.uint8]:
         """Returns llama.cpp's own bytes of a sequence. Raises EngineError."""

@@ -37,6 +37,7 @@ from edgespec.errors import (
 from edgespec.llama.ggml import local_devices
 from edgespec.llama.tensor_rules import tensor_rules
 from edgespec.pairs.adapters import Adapter
+from edgespec.pairs.metadata_override import MetadataOverride
 from edgespec.pairs.placement import Rule
 from edgespec.system.builds import here, whole_build
 from edgespec.system.isolate import NO_MEMORY
@@ -143,6 +144,7 @@ class Model:
         devices: Sequence[int] = (),
         tensor_split: Sequence[float] = (),
         rules: Sequence[Rule] = (),
+        metadata: Sequence[MetadataOverride] = (),
         on_progress: Callable[[float], None] | None = None,
     ) -> None:
         """path: the file (the first one of a split model). n_gpu_layers: how many layers to put on the GPU
@@ -153,6 +155,7 @@ class Model:
         devices: of other machines (`remote.devices`), placed before this one's graphics cards.
         tensor_split: the share of the layers for each of all these; () is by their free memory.
         rules: where tensors lie that do not follow their layers.
+        metadata: what llama.cpp is to read instead of what the file says.
         on_progress: called with the part of the weights that is loaded, 0 to 1."""
         self.path = Path(path)
         if not isinstance(n_gpu_layers, int) or not -1 <= n_gpu_layers <= 10_000:
@@ -162,7 +165,9 @@ class Model:
         _check_gguf(self.path)
         params = C.llama_model_default_params()
         _place(params, devices, tensor_split, rules)
-        self.rules = tuple(rules)
+        self.rules, self.overridden = tuple(rules), tuple(metadata)
+        if metadata:
+            params.kv_overrides = ctypes.cast(_overrides(metadata), type(params.kv_overrides))
         params.n_gpu_layers, params.vocab_only = n_gpu_layers, vocab_only
         self.adapters: list[tuple[Path, Any]] = []  # with their pointers
         self.mtp = params.load_mtp = mtp
@@ -398,6 +403,22 @@ class Model:
     def detokenize(self, tokens: NDArray[np.int32] | list[int], *, special: bool = False) -> bytes:
         """Returns the bytes of many tokens, one after another."""
         return b"".join(self.piece(int(token), special=special) for token in tokens)
+
+
+def _overrides(metadata: Sequence[MetadataOverride]) -> Any:
+    """Returns the values as llama.cpp reads them; one without a key ends them."""
+    listed = (C.llama_model_kv_override * (len(metadata) + 1))()
+    for one, (key, value) in zip(listed, metadata, strict=False):
+        one.key = key.encode()
+        if isinstance(value, bool):
+            one.tag, one.value.val_bool = C.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
+        elif isinstance(value, int):
+            one.tag, one.value.val_i64 = C.LLAMA_KV_OVERRIDE_TYPE_INT, value
+        elif isinstance(value, float):
+            one.tag, one.value.val_f64 = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
+        else:
+            one.tag, one.value.val_str = C.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+    return listed
 
 
 def _place(params: Any, devices: Sequence[int], tensor_split: Sequence[float], rules: Sequence[Rule]) -> None:

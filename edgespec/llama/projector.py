@@ -37,7 +37,7 @@ class Projector:
     def __init__(self, path: Path, target: Path, *, on_gpu: bool) -> None:
         """target: the model that is to read, of which only the vocabulary and the sizes are loaded."""
         self.path, self._mtmd = path, mtmd_cpp()
-        self._model = Model(target, n_gpu_layers=0, no_alloc=True)
+        self._model = Model(target, n_gpu_layers=0, no_alloc=True, head=True)
         take_log(self._mtmd)
         params = self._mtmd.mtmd_context_params_default()
         params.use_gpu, params.n_threads, params.warmup = on_gpu, threads_wanted(), False

@@ -18,7 +18,9 @@ from edgespec_models.fit.formulas import cache_bytes
 from edgespec_models.gguf.facts import learned_positions
 from edgespec_models.gguf.header import read_file
 
-_KV_TYPES = {"f16": 1, "q8_0": 8, "q4_0": 2}  # llama.cpp's ids
+_KV_TYPES = {
+    "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q5_1": 7, "q5_0": 6, "q4_1": 3, "q4_0": 2, "iq4_nl": 20,
+}  # llama.cpp's ids  # fmt: skip
 _ROPE_SCALINGS = {"none": 0, "linear": 1, "yarn": 2}  # so are these
 DEFAULT_N_CTX = 8192
 CHUNK = 512

@@ -16,8 +16,9 @@ from edgespec.errors import SettingError
 from edgespec.pairs.adapters import parse_adapters
 from edgespec.pairs.check import find_head
 from edgespec.pairs.grown import grown_pair
+from edgespec.pairs.metadata_override import parse_overrides
 from edgespec.pairs.placement import Placement, placement
-from edgespec.pairs.projector import NONE
+from edgespec.pairs.projector import AUTO, NONE
 from edgespec.pairs.rope import AS_THE_FILE_SAYS, Rope
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pair, note_use
@@ -99,6 +100,7 @@ def pair_settings(
         placement=placement_of(arguments),
         draft_placement=placement_of(arguments, "_draft"),
         adapters=parse_adapters(arguments.lora),
+        metadata=parse_overrides(arguments.override_kv),
         rpc=machines(arguments),
         tensor_split=tensor_split(arguments),
         remember=remember,
@@ -108,8 +110,16 @@ def pair_settings(
         cache_disk=cache_disk,
         rope=rope(arguments),
         keep_texts=keep_texts,
-        mmproj=getattr(arguments, "mmproj", NONE),
+        mmproj=_projector(arguments),
     )
+
+
+def _projector(arguments: argparse.Namespace) -> str:
+    """Returns the projector that the flags name, or the one that came with an installed pair."""
+    asked: str = getattr(arguments, "mmproj", NONE)
+    name = pair_name(arguments) if asked == AUTO else None
+    pair = installed_pair(name) if name else None
+    return str(pair.projector.path) if pair and pair.projector else asked
 
 
 def rope(arguments: argparse.Namespace) -> Rope:

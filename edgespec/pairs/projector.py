@@ -37,6 +37,12 @@ def is_projector(header: Header) -> bool:
     return header.architecture == "clip"
 
 
+def reads_of(header: Header) -> tuple[str, ...]:
+    """Returns what a projector reads, in words."""
+    kinds = {"pictures": "clip.has_vision_encoder", "sounds": "clip.has_audio_encoder"}
+    return tuple(kind for kind, key in kinds.items() if header.flag(key))
+
+
 def widths(header: Header) -> set[int]:
     """Returns how many numbers the rows have that a projector makes."""
     keys = ("clip.vision.projection_dim", "clip.audio.projection_dim")

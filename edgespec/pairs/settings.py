@@ -12,11 +12,13 @@ from typing import Literal, get_args
 
 from edgespec.errors import SettingError
 from edgespec.pairs.adapters import Adapter, Scales
+from edgespec.pairs.metadata_override import MetadataOverride
 from edgespec.pairs.placement import Placement
 from edgespec.pairs.rope import Rope
 from edgespec.system.cores import MOST_THREADS
 
-KvType = Literal["f16", "q8_0", "q4_0"]
+KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+WHOLE_NUMBERS = ("f32", "f16", "bf16")  # the others come in blocks
 MOST_SLOTS = 32
 
 
@@ -34,6 +36,7 @@ class PairSettings:
     placement: Placement = Placement()  # of the target's tensors that do not follow their layers
     draft_placement: Placement = Placement()
     adapters: tuple[Adapter, ...] = ()  # of the target
+    metadata: tuple[MetadataOverride, ...] = ()  # of the target, instead of what its file says
     plans_failed: int = 0  # plans of layer placement for which a graphics card had too little memory, later
     rpc: tuple[str, ...] = ()  # other machines that the target's layers may go to, each as IPV4:PORT
     # the share of the layers for each machine of rpc, then each graphics card; (): by their free memory
@@ -96,5 +99,5 @@ def check_kv(kv_type: str, flash_attention: bool | None) -> None:
         raise SettingError(
             f"the KV cache type is {kv_type!r}: it must be one of {', '.join(get_args(KvType))}"
         )
-    if kv_type != "f16" and flash_attention is False:
+    if kv_type not in WHOLE_NUMBERS and flash_attention is False:
         raise SettingError(f"a {kv_type} KV cache needs flash attention: leave it on, or keep f16")

@@ -111,16 +111,16 @@ class Pairs:
 
     def _load(self, pair: InstalledPair) -> LoadRequest:
         draft = str(pair.draft.path) if pair.draft and self._drafts else None
-        return self._other(str(pair.target.path), draft)
+        return self._other(str(pair.target.path), draft, str(pair.projector.path) if pair.projector else AUTO)
 
     def _embedded(self) -> LoadRequest:
         draft = str(tiny.draft_path()) if self._drafts else None
         return self._other(str(tiny.target_path()), draft)
 
-    def _other(self, target: str, draft: str | None) -> LoadRequest:
-        """Returns another pair, loaded like the first; a projector is looked for beside its target."""
+    def _other(self, target: str, draft: str | None, projector: str = AUTO) -> LoadRequest:
+        """Returns another pair, loaded like the first; its projector is one of its own."""
         settings = self._first.settings
-        mmproj = NONE if settings.mmproj == NONE else AUTO
+        mmproj = NONE if settings.mmproj == NONE else projector
         return replace(self._first, target=target, draft=draft, settings=replace(settings, mmproj=mmproj))
 
 

@@ -89,9 +89,8 @@ def test_many_first_tokens_have_the_targets_distribution(pair: Pair, prompt: Pro
     assert p_value(pair, prompt, MANY, **WAYS[way]) > FALSE_ALARM
 
 
-@pytest.mark.parametrize(
-    "wrong, samples", [(accept_always, FEW), pytest.param(without_residual, MANY, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("wrong, samples", [(accept_always, FEW), (without_residual, MANY)])
 def test_the_check_fails_under_a_wrong_rule(
     pair: Pair,
     prompt: Prompt,

@@ -173,7 +173,7 @@ def check(server: Served, stream: Stream, statuses: list[int]) -> None:
 
 @posix
 def test_a_monkey_harms_nobody(server: Served) -> None:
-    stream, statuses = play(server, seconds=3, most=2**21, seed=1)
+    stream, statuses = play(server, seconds=1.5, most=2**21, seed=1)
     check(server, stream, statuses)
 
 

@@ -17,7 +17,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.parametrize("operation", OPERATIONS[:2])
 def test_nothing_is_a_fault(server: Served, operation: str) -> None:
-    ask(server, operation, 10)
+    ask(server, operation, 5)
     assert "Traceback" not in server.said() and server.chat(max_tokens=2).status == 200
 
 

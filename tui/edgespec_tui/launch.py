@@ -151,6 +151,7 @@ def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
         ("--override-tensor", arguments.override_tensor),
         ("--override-tensor-draft", arguments.override_tensor_draft),
         ("--lora", arguments.lora),
+        ("--override-kv", arguments.override_kv),
     ):
         flags += [word for rule in rules for word in (flag, rule)]
     for flag, wanted in (

@@ -42,7 +42,7 @@ def add(command: argparse.ArgumentParser) -> None:
         help="time limit of the measurement, loading excluded (10)",
     )
     command.set_defaults(drafter="auto")
-    flags.add_model(command)
+    flags.add_model(command, media=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -99,7 +99,7 @@ def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Fi
     except EdgeSpecError as error:
         yield [problem("pair", str(error), "see the sentence")]
         return
-    found = pair_checks.pair(target, draft)
+    found = pair_checks.pair(target, draft) + pair_checks.projector(target, settings.mmproj)
     yield found
     if not loads or any(finding.status == "problem" for finding in found):
         return

@@ -8,13 +8,15 @@ from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.check import headers_of
+from edgespec.pairs.projector import projector_of, reads_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.builds import here, library_folder, whole_build
 from edgespec_models.fit.fit import SMALLER, Fit, gib
 from edgespec_models.fit.need import Parts
 from edgespec_models.gguf.facts import facts_of, learned_positions, why_not_usable
 from edgespec_models.gguf.head_check import own_head, why_not_driven
-from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.gguf.heads import Head, head_of
 from edgespec_models.shelf.pair_check import check_headers
 
@@ -68,6 +70,21 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         text = f"the draft is {sizes[1] / sizes[0]:.0%} of the target's size: its guesses are expensive"
         found.append(note("pair", text, "a draft of a tenth of the target or less usually gains more"))
     return found
+
+
+def projector(target: Path, asked: str) -> list[Finding]:
+    """Checks whether the target's projector can be used, if it has one. asked: by --mmproj."""
+    try:
+        path = projector_of(target, asked)
+        kinds = " and ".join(reads_of(read_file(path))) if path else ""
+    except (HeaderError, EdgeSpecError) as error:
+        return [problem("pair", str(error), "name another projector with --mmproj, or --mmproj none")]
+    if path is None:
+        return []
+    if not any(library_folder().glob("*mtmd*")):
+        text = f"{path.name} reads {kinds}, but this build of llama.cpp cannot"
+        return [problem("pair", text, f"build it whole: {whole_build(here())}", file=str(path))]
+    return [good("pair", f"projector {path.name} reads {kinds}", file=str(path))]
 
 
 def _head_beside(target: Path, path: Path, head: Head) -> Finding:

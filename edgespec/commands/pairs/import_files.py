@@ -12,6 +12,7 @@ from edgespec.commands.table import table
 from edgespec.errors import ModelFileError
 from edgespec.pairs.check import check_pair
 from edgespec.pairs.found import name_of
+from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.store import open_store, store_told
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
@@ -75,9 +76,12 @@ def _import_pair(store: Store, arguments: argparse.Namespace) -> int:
         check_pair(target.path, draft.path)
     else:
         _check_alone(target.path)
-    pair = InstalledPair(name, target, draft, "imported", time.time())
+    known = found[arguments.target].projector if arguments.target in found else None
+    projector = _projector(known or projector_of(target.path, AUTO))
+    pair = InstalledPair(name, target, draft, "imported", time.time(), projector=projector)
     store.add(pair)
     with_draft = f" with draft {draft.path.name}" if draft else " without a draft"
+    with_draft += f" and projector {projector.path.name}" if projector else ""
     print(f"imported {target.path.name}{with_draft} as {name}; next: edgespec chat", file=sys.stderr)
     return 0
 
@@ -95,6 +99,10 @@ def _model(named: str, found: dict[str, FoundModel]) -> InstalledModel:
                 )
     paths = tuple(path.absolute() for path in paths)  # not resolved: a name in the hub's cache says more
     return InstalledModel(tuple(map(str, paths)), sum(path.stat().st_size for path in paths))
+
+
+def _projector(path: Path | None) -> InstalledModel | None:
+    return InstalledModel((str(path.absolute()),), path.stat().st_size) if path else None
 
 
 def _fitting(target: InstalledModel, found: list[FoundModel]) -> InstalledModel | None:

@@ -10,6 +10,7 @@ from typing import Any
 from edgespec.commands.table import table
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.at_load import pair_fit
+from edgespec.pairs.projector import reads_of
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.terminal import one_line
 from edgespec_models import tiny
@@ -70,12 +71,23 @@ def show_lines(pair: InstalledPair, default: str | None) -> list[str]:
         lines += _model_lines("draft", pair.draft)
     else:
         lines.append(f"draft   {_without_draft(pair.target)}")
+    if pair.projector:
+        lines.append(f"reads   {_read_by(pair.projector)}")
     lines.append(f"check   {check_text(pair)}")
     if where := place_text(pair):
         lines.append(f"place   {where}")
     lines.append(f"used    {ago(pair.last_used, time.time())}")
     lines.append(f"speed   {speed_text(pair.speed)}")
     return lines
+
+
+def _read_by(projector: InstalledModel) -> str:
+    """Says what a projector reads, and which it is."""
+    try:
+        kinds = " and ".join(reads_of(read_file(projector.path))) or "nothing"
+    except HeaderError as error:
+        kinds = str(error)
+    return f"{kinds}, by {projector.path.name} ({size_text(projector.size)})"
 
 
 def _without_draft(target: InstalledModel) -> str:

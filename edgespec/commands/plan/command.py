@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import get_args
 
 from edgespec.commands import flags
 from edgespec.commands.plan import report
@@ -17,7 +18,7 @@ from edgespec.memory.free import free_memory
 from edgespec.pairs.files import machines, rope, tensor_split
 from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.rope import beyond_trained
-from edgespec.pairs.settings import PairSettings
+from edgespec.pairs.settings import KvType, PairSettings
 from edgespec.system.isolate import INTERRUPTED
 
 DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
@@ -52,7 +53,7 @@ def add(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("model")
     group.add_argument("--ctx", type=int, metavar="N", help="tokens of context to make room for")
     group.add_argument(
-        "--kv-type", choices=("f16", "q8_0", "q4_0"), default="f16", help="format of the target's KV cache"
+        "--kv-type", choices=get_args(KvType), default="f16", help="format of the target's KV cache"
     )
     group.add_argument(
         "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: all)"

@@ -52,6 +52,11 @@ def add(command: argparse.ArgumentParser) -> None:
     draft.add_argument(
         "--target-only", action="store_true", help="no draft; guesses come from the text itself"
     )
+    command.add_argument(
+        "--text-only",
+        action="store_true",
+        help="leave out the projector with which the target reads pictures",
+    )
     command.add_argument("--name", metavar="NAME", help="name of the pair (default: the target's)")
     command.add_argument(
         "--check",
@@ -80,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
             return 0
         hub = Hub(on_wait=_say_wait)
         wanted = order(arguments.what, draft=arguments.draft, name=arguments.name)
+        wanted = replace(wanted, reads=not arguments.text_only)
         if arguments.target_only:
             wanted = replace(wanted, draft=None)
         try:

@@ -38,6 +38,8 @@ def plan_lines(plan: PullPlan) -> list[str]:
     lines = [f"target  {_model(plan.target, plan.headers[0])}"]
     if plan.draft:
         lines.append(f"draft   {_model(plan.draft, plan.headers[1])}")
+    if plan.projector:
+        lines.append(f"reads   {plan.projector.first} ({size_text(plan.projector.size)}): its projector")
     whole = plan.to_fetch + plan.at_hand
     if plan.header_bytes:
         read = f"{size_text(plan.header_bytes)} of {size_text(whole)} were read for this check"

@@ -13,7 +13,10 @@ from collections.abc import Sequence
 from edgespec_models.fit.need import RAM, Need, Parts
 from edgespec_models.gguf.header import Header
 
-KV_BYTES = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}  # of one number
+KV_BYTES = {  # of one number
+    "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
+    "q4_0": 18 / 32, "iq4_nl": 18 / 32,
+}  # fmt: skip
 SNAPSHOTS = 8  # of a recurrent state, beside the state itself
 CHUNK = 512  # tokens in one evaluation
 

@@ -14,6 +14,7 @@ from edgespec_models.shelf.sizes import size_text
 
 USUAL_TARGET = (4, 5, 6, 8, 3, 16, 2, 32, 1)  # bits of a weight, the usual first
 USUAL_DRAFT = (8, 4, 6, 5, 16, 3, 2, 32, 1)  # small, so precision is cheap
+USUAL_PROJECTOR = (16, 8, 32)
 LEAST_BITS = 3  # of what is chosen without being named
 KINDS = ("", "K_M", "K", "K_S", "0", "K_XL", "K_L", "NL", "XS", "1")  # of as many bits, the usual first
 FOR_CACHES = 0.9  # share of the memory that weights may take, as the catalogue is shown
@@ -30,7 +31,8 @@ def _marked(words: str) -> re.Pattern[str]:
 
 
 _HEAD = _marked("mtp|eagle3|dflash|dspark|assistant|medusa")
-_OF_OTHER_USE = re.compile(_marked("mmproj").pattern + "|imatrix", re.IGNORECASE)
+_PROJECTOR = _marked("mmproj")
+_OF_OTHER_USE = re.compile(_PROJECTOR.pattern + "|imatrix", re.IGNORECASE)
 _ADDRESS = re.compile(r"^(https?://[^/]+/|(www\.)?(huggingface\.co|hf\.co)/|hf://)", re.IGNORECASE)
 
 
@@ -130,6 +132,15 @@ def smaller_than(repository: Repository, chosen: Chosen) -> list[Chosen]:
     """Returns the models of a repository that are smaller than one of them, the largest first."""
     models, _ = _models(repository)
     return sorted((m for m in models if 0 < m.size < chosen.size), key=lambda m: m.size, reverse=True)
+
+
+def projector_in(repository: Repository) -> Chosen | None:
+    """Returns the projector of a repository, with which its models read pictures: in 16 bits if there are."""
+    names = [name for name in sorted(repository.files) if name.lower().endswith(".gguf")]
+    found = [
+        Chosen((repository.files[name],), quantisation_of(name)) for name in names if _PROJECTOR.search(name)
+    ]
+    return min(found, key=lambda one: _rank(one.quantisation, USUAL_PROJECTOR), default=None)
 
 
 def _is(name: str, which: str) -> bool:

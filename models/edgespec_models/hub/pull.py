@@ -18,7 +18,14 @@ from pathlib import Path
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.heads import head_of
-from edgespec_models.hub.choose_file import Chosen, WantedFile, choose, parse_wanted, quantisation_of
+from edgespec_models.hub.choose_file import (
+    Chosen,
+    WantedFile,
+    choose,
+    parse_wanted,
+    projector_in,
+    quantisation_of,
+)
 from edgespec_models.hub.download import Cancelled, Download, Downloaded, OnProgress
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.fetch import unfinished
@@ -41,6 +48,7 @@ class Order:
     name: str  # what the pair will be called
     named: bool  # by the user; else another name is found if a different model has it
     entry: CatalogueEntry | None  # if it is in the catalogue
+    reads: bool = True  # a projector is taken, too, if there is one
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ class PullPlan:
     order: Order
     target: Chosen
     draft: Chosen | None
+    projector: Chosen | None
     heads: tuple[tuple[Header, ...], ...]  # of all parts of target and draft
     verdict: PairVerdict | None  # of the pair check; None without a draft
     header_bytes: int  # fetched to know all this
@@ -65,7 +74,8 @@ class PullPlan:
 
     @property
     def files(self) -> tuple[HubFile, ...]:
-        return (*self.target.parts, *(self.draft.parts if self.draft else ()))
+        models = (self.target, self.draft, self.projector)
+        return tuple(part for model in models if model for part in model.parts)
 
 
 def order(what: str, *, draft: str | None = None, name: str | None = None) -> Order:
@@ -110,7 +120,10 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
             f"{draft.first} cannot draft for {target.first}: {verdict}; nothing was downloaded, so name "
             "another draft, or none to see what fits"
         )
-    files = [part for model in models for part in model.parts]
+    projector = None
+    if wanted.reads:
+        projector = projector_in(hub.repository(wanted.target.repo, wanted.target.revision))
+    files = [part for model in (*models, projector) if model for part in model.parts]
     cached = tuple(hub.cached(file) is not None for file in files)
     missing = [file for file, there in zip(files, cached, strict=True) if not there]
     left = sum(max((file.size or 0) - unfinished(hub, file), 0) for file in missing)
@@ -120,6 +133,7 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
         wanted,
         target,
         draft,
+        projector,
         tuple(heads),
         verdict,
         fetched,
@@ -191,12 +205,17 @@ class Pull:
             if new:
                 self.store.note_fetched(new)
             raise
-        plan, n = self.plan, len(self.plan.target.parts)
-        draft = _installed(plan.draft, paths[n:], plan.cached[n:]) if plan.draft else None
+        plan, done = self.plan, list(zip(paths, self.plan.cached, strict=True))
+
+        def taken(model: Chosen) -> InstalledModel:
+            own = [done.pop(0) for _ in model.parts]
+            return _installed(model, [path for path, _ in own], [cached for _, cached in own])
+
         pair = InstalledPair(
             name=_free_name(plan, self.store),
-            target=_installed(plan.target, paths[:n], plan.cached[:n]),
-            draft=draft,
+            target=taken(plan.target),
+            draft=taken(plan.draft) if plan.draft else None,
+            projector=taken(plan.projector) if plan.projector else None,
             source="pulled",
             installed_at=time.time(),
         )

@@ -29,6 +29,7 @@ class FoundModel:
     label: str  # that program's name for it
     paths: tuple[Path, ...]  # all parts, in order
     size: int  # bytes
+    projector: Path | None = None  # if the program says so
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +125,15 @@ def _ollama(environment: Mapping[str, str], home: Path) -> Iterator[FoundModel]:
             blob = _ollama_blob(folder, manifest)
             if blob:
                 *_, name, tag = manifest.relative_to(manifests).parts
-                yield FoundModel("Ollama", f"{name}:{tag}", (blob,), blob.stat().st_size)
+                projector = _ollama_blob(folder, manifest, "projector")
+                yield FoundModel("Ollama", f"{name}:{tag}", (blob,), blob.stat().st_size, projector)
 
 
-def _ollama_blob(folder: Path, manifest: Path) -> Path | None:
-    """Returns the weights that a manifest of Ollama names, if they are there."""
+def _ollama_blob(folder: Path, manifest: Path, what: str = "model") -> Path | None:
+    """Returns what a manifest of Ollama names, if it is there: its "model", or its "projector"."""
     try:
         layers = json.loads(manifest.read_text(encoding="utf-8"))["layers"]
-        digests = [x["digest"] for x in layers if x["mediaType"] == "application/vnd.ollama.image.model"]
+        digests = [x["digest"] for x in layers if x["mediaType"] == f"application/vnd.ollama.image.{what}"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     for digest in digests:

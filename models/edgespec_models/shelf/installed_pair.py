@@ -54,10 +54,11 @@ class InstalledPair:
     last_used: float | None = None
     speed: Speed | None = None
     note: str = ""  # why this draft, in words
+    projector: InstalledModel | None = None  # with which the target reads pictures
 
     @property
     def models(self) -> tuple[InstalledModel, ...]:
-        return (self.target, self.draft) if self.draft else (self.target,)
+        return tuple(model for model in (self.target, self.draft, self.projector) if model)
 
     @property
     def size(self) -> int:
@@ -73,6 +74,7 @@ class InstalledPair:
 def pair_of(name: str, fields: dict[str, Any]) -> InstalledPair:
     """Returns the pair in a JSON object. Raises KeyError, TypeError or ValueError for none."""
     draft, speed, last_used = fields["draft"], fields.get("speed"), fields.get("last_used")
+    projector = fields.get("projector")
     if fields["source"] not in ("pulled", "imported") or fields["name"] != name:
         raise ValueError("not a pair")
     return InstalledPair(
@@ -84,6 +86,7 @@ def pair_of(name: str, fields: dict[str, Any]) -> InstalledPair:
         last_used=None if last_used is None else _time(last_used),
         speed=None if speed is None else _speed(object_of(speed)),
         note=_text(fields.get("note", "")),
+        projector=None if projector is None else _model(object_of(projector)),
     )
 
 

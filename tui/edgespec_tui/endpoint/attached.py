@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from edgespec.client.answer import AnswerOptions, Ended, Info
 from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach, connect, own
@@ -23,6 +23,7 @@ from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_models.shelf.store import EMBEDDED
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
+from edgespec_tui.endpoint.media import content_of
 from edgespec_tui.endpoint.patience import Patience, awaited
 
 _T = TypeVar("_T")
@@ -285,5 +286,7 @@ def _fault(attached: Attached) -> str | None:
     return reason
 
 
-def _as_told(messages: Sequence[Message]) -> list[dict[str, str]]:
-    return [{"role": message.role, "content": message.text} for message in messages]
+def _as_told(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    return [
+        {"role": message.role, "content": content_of(message.text, message.media)} for message in messages
+    ]

@@ -25,6 +25,7 @@ class Message:
 
     role: Role
     text: str
+    media: tuple[str, ...] = ()  # files of pictures and sounds
 
 
 StreamEvent = StreamedRound | Ended

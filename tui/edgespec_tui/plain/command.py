@@ -10,6 +10,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
+from pathlib import Path
 
 from edgespec.client.answer import Info
 from edgespec.errors import EdgeSpecError, SessionError, SettingError
@@ -73,7 +74,7 @@ def _talk(
             endpoint.on_progress = chat.tell_progress
         try:
             if prompt is not None:
-                return one_answer(chat, prompt)
+                return one_answer(chat, prompt, [str(Path(name).absolute()) for name in arguments.image])
             info = chat.start()
             if info.lent and not chat.quiet:
                 _tell(LENT)

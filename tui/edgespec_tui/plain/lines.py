@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.terminal.typed_bytes import without_controls
-from edgespec_tui.widgets.attached_files import read_file, with_files
+from edgespec_tui.widgets.attached_files import NAMED, read_file, with_files
 from edgespec_tui.widgets.question import QuestionText
 
 with contextlib.suppress(ImportError):  # not on Windows
@@ -30,7 +30,7 @@ COMMANDS = {
     "/again": "answer the last question again",
     "/continue": "continue the last answer from where it ended",
     "/back": "take back the last question and its answer",
-    "/read FILE": "put a text file before the next question",
+    "/read FILE": "put a text file or picture before the next question",
     "/system [TEXT]": "set or show the system prompt",
     "/prompts [NAME]": "use a saved system prompt; save NAME, delete NAME; alone, list them",
     "/set [NAME VALUE]": "set temperature, seed, max_tokens, ...; alone, show them",
@@ -95,7 +95,9 @@ class PlainLines:
         elif line.strip():
             read, self._read = self._read, []
             try:
-                self._chat.ask("\n".join([*read, self._with_files(line)]), title=line)
+                question = self._with_files(line, read)
+                text = "\n".join([*(one for one in read if not one.startswith(NAMED)), question.text])
+                self._chat.ask(text, title=line, media=question.media)
             except EdgeSpecError as error:
                 if _may_help_to_ask_again(error):
                     self._read = read
@@ -103,17 +105,19 @@ class PlainLines:
                     self._chat.tell("(the text added by /read is dropped)")
                 raise
 
-    def _with_files(self, line: str) -> str:
+    def _with_files(self, line: str, read: Sequence[str]) -> QuestionText:
         """Returns a question with the files that it names with an @, if somebody sits at a keyboard.
 
-        Text from a pipe is not read so: its writer may not be allowed to read the files.
+        Text from a pipe is not read so: its writer may not be allowed to read the files. read: what /read
+        has put before it; of pictures, the names.
         """
+        pictures = " ".join(one for one in read if one.startswith(NAMED))
         if not self._talking:
-            return line
-        attached = with_files(QuestionText(line))
+            return replace(with_files(QuestionText(pictures)).question, text=line, inserts=())
+        attached = with_files(QuestionText(f"{pictures} {line}".lstrip()))
         if attached.missed:
             self._chat.tell(f"(there is no file {', '.join(attached.missed)}: sent as written)")
-        return attached.question.text
+        return attached.question
 
     def _command(self, name: str, rest: str) -> None:
         chat = self._chat
@@ -175,7 +179,9 @@ class PlainLines:
     def _read_file(self, name: str) -> None:
         text = read_file(name)
         self._read.append(text)
-        self._chat.tell(f"{len(text):,} characters will go before the next question.")
+        picture = text.startswith(NAMED)
+        what = f"{name} will go with" if picture else f"{len(text):,} characters will go before"
+        self._chat.tell(f"{what} the next question.")
 
     def _speculation(self, text: str) -> None:
         self._chat.options = replace(self._chat.options, speculation=on_or_off(text))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TextIO
 
@@ -17,6 +17,7 @@ from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
 from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
+from edgespec_tui.endpoint.media import gone
 from edgespec_tui.plain.text import AsItComes, WholeSentences, figure_lines
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
@@ -64,10 +65,10 @@ class PlainChat:
             self.engine_gone = False
         return self.info
 
-    def ask(self, text: str, *, title: str = "") -> Turn:
+    def ask(self, text: str, *, title: str = "", media: Sequence[str] = ()) -> Turn:
         """Asks, writes the answer as it comes, and returns it. Ctrl+C stops it, and keeps it as it is.
 
-        title: what was typed of it, for a chat that has no title yet.
+        title: what was typed of it, for a chat that has no title yet. media: files that go with it.
 
         Raises EdgeSpecError if there is no answer; the conversation is then as before. Raises OSError
         if stdout takes no more.
@@ -77,6 +78,8 @@ class PlainChat:
         text, title = as_text(text), as_text(title)
         talk, before = self.conversation, self.conversation.head
         question = talk.add("user", text, parent=before)
+        question = replace(question, settings=QuestionText(text, media=tuple(media)).settings())
+        talk.change(question)
         talk.title = talk.title or QuestionText(title or text).title()
         self.sessions.save(talk)  # the answer may take minutes to begin
         try:
@@ -119,6 +122,8 @@ class PlainChat:
         )
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
+        if lost := gone(tuple(file for message in fitting.messages for file in message.media)):
+            self.tell(f"({', '.join(lost)} is no longer there: asked without it)")
         options = talk.options(self.options)
         turn = begun or talk.add("assistant", parent=question.id, model=info.model)
         settings = {**talk.values(), "speculation": options.speculation, "left_out": len(fitting.left_out)}
@@ -181,9 +186,9 @@ def read_whole(stream: TextIO) -> str:
     return text
 
 
-def one_answer(chat: PlainChat, prompt: str) -> int:
+def one_answer(chat: PlainChat, prompt: str, media: Sequence[str] = ()) -> int:
     """Answers one prompt; returns the exit code. Raises as `PlainChat.ask` does."""
     if not prompt.strip():
         raise SettingError("the prompt is empty: say something for the model to answer")
-    answer = chat.ask(prompt)
+    answer = chat.ask(prompt, media=media)
     return INTERRUPTED if answer.finish == "cancelled" else 0

@@ -17,6 +17,7 @@ from edgespec.client.answer import AnswerOptions, Reading
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
+from edgespec_tui.endpoint.media import gone
 from edgespec_tui.screens.answer_stage import AnswerStage
 from edgespec_tui.sessions.context_fit import left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
@@ -215,6 +216,8 @@ class AnswerQueue:
             await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)
             return None
+        if lost := gone(tuple(file for message in fitting.messages for file in message.media)):
+            screen.tell(f"{', '.join(lost)} is no longer there: asked without it.")
         await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)
         options = screen.options()
         settings = {**talk.values(), "speculation": options.speculation, "left_out": len(fitting.left_out)}

@@ -13,7 +13,7 @@ from edgespec_tui.screens.race import drawn
 from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.sessions.export import export
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
-from edgespec_tui.widgets.attached_files import read_file
+from edgespec_tui.widgets.attached_files import NAMED, read_file
 from edgespec_tui.widgets.panel import odds_against
 from edgespec_tui.widgets.question import Insert, QuestionText
 from edgespec_tui.widgets.slash_commands import SlashCommand, parsed
@@ -42,7 +42,8 @@ class ChatCommands:
             screen.refresh_state()
         elif name == "/read":
             read = read_file(rest)
-            screen.prompt.put_before(QuestionText(read, (Insert(0, len(read), ""),)))
+            inserts = () if read.startswith(NAMED) else (Insert(0, len(read), ""),)
+            screen.prompt.put_before(QuestionText(read, inserts))
         elif name == "/export":
             screen.tell(f"Written to {export(screen.conversation, rest, folder=Path())}.")
         elif name == "/race":

@@ -1,4 +1,4 @@
-"""Text files in a question: named with an @ in what is typed, or put in with /read.
+"""Files in a question: named with an @ in what is typed, or put in with /read. Pictures stay files.
 
     explain @src/main.py and @"my notes.md"
 
@@ -13,10 +13,12 @@ from pathlib import Path
 
 from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
+from edgespec_tui.endpoint.media import is_medium, mark_of
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 
 LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
+NAMED = '@"'  # before a name that is not put in as text
 PUNCTUATION = ".,;:!?)]}'\""
 
 
@@ -33,6 +35,7 @@ def with_files(question: QuestionText) -> QuestionWithFiles:
     text, inserts = question.text, list(question.inserts)
     room, seen = LARGEST_FILE, set()
     missed: list[str] = []
+    media: list[str] = []
     for match in MENTION.finditer(question.text):
         if any(one.start <= match.start() < one.end for one in question.inserts):
             continue  # pasted, not typed
@@ -43,14 +46,17 @@ def with_files(question: QuestionText) -> QuestionWithFiles:
                 missed.append(name)
         elif path not in seen:
             seen.add(path)
-            said = read_text(path, most=room)
-            room -= len(said.encode())
-            block = fenced(path, said)
+            if is_medium(path):
+                mark, block = mark_of(path), f"({path.name})"
+                media.append(str(path.absolute()))
+            else:
+                said = read_text(path, most=room)
+                room -= len(said.encode())
+                mark, block = f"[{path.name}: {count_of(said)}]", fenced(path, said)
             start = len(text) + 2
-            mark = f"[{path.name}: {count_of(said)}]"
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), mark, file=True))
-    return QuestionWithFiles(QuestionText(text, tuple(inserts)), tuple(missed))
+    return QuestionWithFiles(QuestionText(text, tuple(inserts), tuple(media)), tuple(missed))
 
 
 def _file_named(name: str, *, quoted: bool) -> Path | None:
@@ -91,11 +97,14 @@ def fenced(path: Path, text: str) -> str:
 
 
 def read_file(name: str) -> str:
-    """Returns a file as /read puts it into a question. Raises SettingError."""
+    """Returns a file as /read puts it into a question: a picture by its name. Raises SettingError."""
     if not name:
         raise SettingError("/read needs the name of a file: /read FILE")
     try:
         path = Path(name.strip("'\"")).expanduser()
+        if is_medium(path):
+            mark_of(path)
+            return f'{NAMED}{path}"'
         return fenced(path, read_text(path))
     except (ValueError, RuntimeError):  # a zero byte, no such user
         raise SettingError(f"{name!r} is not the name of a file") from None

@@ -11,6 +11,9 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from edgespec_tui.endpoint.media import SETTING as MEDIA
+from edgespec_tui.endpoint.media import media_of
+
 SETTING = "inserts"
 TITLE_LENGTH = 60  # characters
 LARGE_LINES, LARGE_CHARACTERS = 20, 2000
@@ -35,6 +38,7 @@ class QuestionText:
 
     text: str
     inserts: tuple[Insert, ...] = ()
+    media: tuple[str, ...] = ()  # files that are sent with it
 
     def folded(self) -> str:
         """Returns the text with marks in place of what was not typed."""
@@ -73,7 +77,8 @@ class QuestionText:
     def settings(self) -> dict[str, str]:
         """Returns what its turn saves of it."""
         told = [[one.start, one.end, one.mark, one.file] for one in self.inserts]
-        return {SETTING: json.dumps(told)} if told else {}
+        media = {MEDIA: json.dumps(self.media)} if self.media else {}
+        return {**media, SETTING: json.dumps(told)} if told else media
 
 
 def is_large(text: str) -> bool:
@@ -108,7 +113,7 @@ def question_of(text: str, settings: Mapping[str, object]) -> QuestionText:
         right = _in_order(found, len(text))
     except (ValueError, TypeError):
         right = False
-    return QuestionText(text, tuple(found) if right else ())
+    return QuestionText(text, tuple(found) if right else (), media_of(settings))
 
 
 def _in_order(inserts: Iterable[Insert], length: int) -> bool:

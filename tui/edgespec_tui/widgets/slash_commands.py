@@ -25,7 +25,7 @@ COMMANDS = (
         "/prompts", "[NAME]", "use a saved system prompt, `save NAME` or `delete NAME`; alone, list them"
     ),
     SlashCommand("/set", "[NAME VALUE]", "set temperature, seed, max_tokens, ...; alone, show them"),
-    SlashCommand("/read", "FILE", "add a text file to the question; so does @FILE anywhere in it"),
+    SlashCommand("/read", "FILE", "add a text file or picture to the question; so does @FILE in it"),
     SlashCommand("/editor", "", "open the input in your editor", "editor"),
     SlashCommand("/continue", "", "continue the last answer from where it ended", "go_on"),
     SlashCommand("/new", "", "start a new chat", "app.new"),
