@@ -38,7 +38,17 @@ ROOMS = (
     "__main__",
 )
 SERVER = (  # one process, one request, one dialect, all of it: what stands where in the web process
-    {"refusal", "logs", "logprobs", "engine_status", "parent_process", "settings", "pairs", "events"},
+    {
+        "refusal",
+        "logs",
+        "logprobs",
+        "engine_status",
+        "parent_process",
+        "settings",
+        "pairs",
+        "events",
+        "recent",
+    },
     {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},
     {"worker_life"},

@@ -271,7 +271,9 @@ def test_each_place_and_each_build_for_a_card_has_a_file_of_its_own(
 def placed(context: Context, on_card: int) -> Context:
     """Returns what is asked of a context whose model has so many of its three layers on a card."""
     layers = +Counter({"CUDA0": on_card, PROCESSOR: 3 - on_card})
-    model = SimpleNamespace(path=context.model.path, layers=layers, on_gpu=on_card > 0, rules=(), overridden=())
+    model = SimpleNamespace(
+        path=context.model.path, layers=layers, on_gpu=on_card > 0, rules=(), overridden=()
+    )
     return cast(Context, SimpleNamespace(model=model, settings=context.settings))
 
 

@@ -203,6 +203,4 @@ def test_the_mending_command_leaves_out_what_the_compiler_breaks(tmp_path: Path)
         f'CFLAGS="{builds.NO_AMX}" CXXFLAGS="{builds.NO_AMX}" {options} -DGGML_NATIVE=on"'
     )
     cpuinfo.write_text("flags\t\t: avx2\n")
-    assert builds.mending(at, cpuinfo=cpuinfo).startswith(
-        'CMAKE_ARGS="-DGGML_RPC=on -DGGML_NATIVE=off"'
-    )
+    assert builds.mending(at, cpuinfo=cpuinfo).startswith('CMAKE_ARGS="-DGGML_RPC=on -DGGML_NATIVE=off"')

@@ -194,6 +194,7 @@ class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     beyond_trained: str = ""  # a warning, if the context is longer than what the target was trained for
     reads: tuple[str, ...] = ()  # kinds of media: "picture", "sound"
     no_media: str = ""  # why a projector that was found is not used
+    end_tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

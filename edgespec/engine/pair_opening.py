@@ -90,6 +90,7 @@ def about(pair: Pair) -> Loaded:
         plain_s=plain.seconds(1),
         plain_growth_s=(plain.seconds(1, FAR) - plain.seconds(1)) / FAR,
         path=str(target.path),
+        end_tokens=tuple(sorted(target.end_tokens)),
         slots=pair.slots,
         bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
         fill=target.fill_tokens,

@@ -59,7 +59,7 @@ def make_app(
     prepare(app, answering.longest, worker.count_large_body)
     for routes in (
         OwnRoutes(worker, answering, metrics, state),
-        ModelRoutes(answering),
+        ModelRoutes(answering, metrics.recent),
         EmbeddingDialect(embeddings),
         *(dialect(answering) for dialect in DIALECTS),
     ):

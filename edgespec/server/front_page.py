@@ -1,24 +1,31 @@
-"""The page that a browser shows at the server's address: that it runs, with what, and how to use it.
+"""The page that a browser shows at the server's address: its state, its speed, a chat, and how to use it.
 
-One page without scripts or anything from elsewhere. It opens without a key, as llama-server's does, so if
-keys are required it names no model.
+It is drawn here, from the files in `page/`; its script only fetches what is new, and fetches nothing from
+elsewhere. It opens without a key, as llama-server's does, so if keys are required it names no model until
+one is given.
 """
 
 from __future__ import annotations
 
 import string
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 
 from edgespec import __version__
 from edgespec.server.engine_status import State
+from edgespec.server.recent import STEP_S, STEPS, Sums
 
 HEADERS = {
-    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cache-control": "no-store",
     "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
 }
+FOLDER = Path(__file__).with_name("page")
+FILES = {"style.css": "text/css", "script.js": "text/javascript"}
 STATES: dict[State, tuple[str, str]] = {
     "ready": ("good", "ready"),
     "unloaded": ("good", "idle: the next request loads the model"),
@@ -26,6 +33,7 @@ STATES: dict[State, tuple[str, str]] = {
     "down": ("bad", "the engine is being restarted"),
     "stopped": ("bad", "ending"),
 }
+WIDTH, HEIGHT = 240, 40  # of a graph, in its own units
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,44 +45,87 @@ class ShownModel:
     about: str  # size, context, draft, in words
 
 
-def front_page(root: str, state: State, models: Sequence[ShownModel] | None) -> str:
+def front_page(root: str, state: State, models: Sequence[ShownModel] | None, steps: Sequence[Sums]) -> str:
     """Returns the page. root: the address without /v1. models: None if a key is required."""
-    kind, status = STATES[state]
-    name = models[0].name if models else "MODEL"
-    return _PAGE.substitute(
+    names = {"root": root, "name": models[0].name if models else "MODEL"}
+    names |= (
+        {"key": "none", "any": " (any text will do)"} if models is not None else {"key": "KEY", "any": ""}
+    )
+    page = string.Template((FOLDER / "page.html").read_text(encoding="utf-8"))
+    return page.substitute(
         version=escape(__version__),
-        kind=kind,
-        status=escape(status),
-        models=_models(models),
-        setups="".join(_setup(title, text, root, name) for title, text in SETUPS),
+        key="required" if models is None else "",
+        now=now_section(state, models, steps),
+        setups="".join(_setup(title, text, names) for title, text in SETUPS),
     )
 
 
-def _models(models: Sequence[ShownModel] | None) -> str:
+def now_section(state: State, models: Sequence[ShownModel] | None, steps: Sequence[Sums]) -> str:
+    """Returns what changes on the page: state, graphs and models."""
+    kind, status = STATES[state]
+    shown = f'<p class="status {kind}" role="status">{escape(status)}</p>'
     if models is None:
-        return "<p>This server requires a key. Send it as <code>Authorization: Bearer KEY</code>.</p>"
-    rows = (
-        f"<tr><td><code>{escape(model.name)}</code></td><td>{escape(model.about)}</td>"
-        f'<td class="{escape(model.status)}">{escape(model.status)}</td></tr>'
-        for model in models
+        words = "This server requires a key. Send it as <code>Authorization: Bearer KEY</code>."
+        return f"{shown}<p>{words}</p>"
+    speed = _graph("Speed", [sums.speed for sums in steps], "{:.0f} tok/s", None)
+    right = _graph("Guesses that were right", [sums.acceptance for sums in steps], "{:.0%}", 1.0)
+    rows = "".join(map(_row, models))
+    return f'{shown}<div class="graphs">{speed}{right}</div><h2>Models</h2><table>{rows}</table>'
+
+
+def _graph(title: str, values: Sequence[float | None], form: str, top: float | None) -> str:
+    """Returns the curve of the last minutes, the newest value on the right; gaps where there was nothing."""
+    known = [value for value in values if value is not None]
+    minutes = round(STEP_S * STEPS / 60)
+    last = form.format(known[-1]) if known else "-"
+    beside = f"at most {form.format(max(known))}" if known else "none"
+    top = top or max(known, default=1.0) or 1.0
+    lines: list[list[str]] = [[]]
+    for i, value in enumerate(values):
+        if value is None:
+            lines.append([])
+        else:
+            y = HEIGHT - 2 - (HEIGHT - 4) * min(value / top, 1.0)
+            lines[-1].append(f"{WIDTH * i / max(1, len(values) - 1):.1f},{y:.1f}")
+    drawn = "".join(
+        f'<polyline points="{" ".join(line if len(line) > 1 else line * 2)}" stroke-linecap="round"/>'
+        for line in lines
+        if line
     )
-    return f"<table>{''.join(rows)}</table>"
+    said = f"{title}: {last}, {beside} in {minutes} minutes"
+    return (
+        f'<div><h3>{escape(title)}</h3><strong>{last}</strong> <span class="dim">{beside} in '
+        f'{minutes} minutes</span><svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(said)}">{drawn}</svg></div>'
+    )
 
 
-def _setup(title: str, text: str, root: str, name: str) -> str:
-    lines = string.Template(text).substitute(root=root, name=name)
-    return f"<h3>{escape(title)}</h3><pre>{escape(lines)}</pre>"
+def _row(model: ShownModel) -> str:
+    load = f'<button class="load" type="button" data-model="{escape(model.name)}">load</button>'
+    status = load if model.status == "unloaded" else escape(model.status)
+    return (
+        f"<tr><td><code>{escape(model.name)}</code></td><td>{escape(model.about)}</td>"
+        f'<td class="{escape(model.status)}">{status}</td></tr>'
+    )
+
+
+def _setup(title: str, text: str, names: Mapping[str, str]) -> str:
+    lines = string.Template(text).substitute(names)
+    return (
+        f'<div class="setup"><div><h3>{escape(title)}</h3><button class="copy" type="button" hidden '
+        f'aria-label="Copy: {escape(title)}">Copy</button></div><pre>{escape(lines)}</pre></div>'
+    )
 
 
 SETUPS = (
     ("Chat in the terminal", "edgespec chat --endpoint $root/v1"),
     (
         "curl",
-        "curl $root/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        "curl $root/v1/chat/completions -H 'Authorization: Bearer $key' \\\n"
         '  -d \'{"messages": [{"role": "user", "content": "Hello"}]}\'',
     ),
-    ("Any client of OpenAI's API", "base URL  $root/v1\nmodel     $name\nAPI key   none (any text will do)"),
-    ("Any client of Anthropic's API", "export ANTHROPIC_BASE_URL=$root ANTHROPIC_API_KEY=none"),
+    ("Any client of OpenAI's API", "base URL  $root/v1\nmodel     $name\nAPI key   $key$any"),
+    ("Any client of Anthropic's API", "export ANTHROPIC_BASE_URL=$root ANTHROPIC_API_KEY=$key"),
     (
         "Continue (~/.continue/config.yaml)",
         "models:\n"
@@ -82,49 +133,16 @@ SETUPS = (
         "    provider: openai\n"
         "    model: $name\n"
         "    apiBase: $root/v1\n"
-        "    apiKey: none\n"
+        "    apiKey: $key\n"
         "    roles: [chat, edit, apply]",
     ),
     (
+        "Zed (settings.json)",
+        '{"language_models": {"llama.cpp": {"api_url": "$root"}}}',
+    ),
+    (
         "Aider",
-        "export OPENAI_API_BASE=$root/v1 OPENAI_API_KEY=none\naider --model openai/$name",
+        "export OPENAI_API_BASE=$root/v1 OPENAI_API_KEY=$key\naider --model openai/$name",
     ),
     ("llama.vim (.vimrc)", "let g:llama_config = { 'endpoint_fim': '$root/infill' }"),
 )
-_PAGE = string.Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>EdgeSpec</title>
-<style>
-:root { color-scheme: light dark; --line: #8884; --soft: #8881; --dim: #777;
-        --good: #1a7f37; --wait: #9a6700; --bad: #cf222e; }
-@media (prefers-color-scheme: dark) {
-  :root { --dim: #999; --good: #3fb950; --wait: #d29922; --bad: #f85149; }
-}
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 3rem auto; padding: 0 1.25rem; }
-h1 { font-size: 1.5rem; margin: 0; } h2 { font-size: 1.1rem; margin: 2.5rem 0 .5rem; }
-h3 { font-size: .9rem; font-weight: 600; margin: 1.25rem 0 .25rem; color: var(--dim); }
-.version { color: var(--dim); font-weight: 400; }
-.status::before { content: "\\25cf\\a0"; } .good { color: var(--good); } .wait { color: var(--wait); }
-.bad { color: var(--bad); } .loaded { color: var(--good); } .loading { color: var(--wait); }
-.unloaded { color: var(--dim); }
-code, pre { font: .85rem/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
-pre { background: var(--soft); border: 1px solid var(--line); border-radius: 6px; margin: 0;
-      padding: .6rem .8rem; overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; } td { padding: .35rem .75rem .35rem 0;
-        border-bottom: 1px solid var(--line); vertical-align: top; } td:last-child { text-align: right; }
-td code { overflow-wrap: anywhere; }
-</style>
-</head>
-<body>
-<h1>EdgeSpec <span class="version">$version</span></h1>
-<p class="status $kind">$status</p>
-<h2>Models</h2>
-$models
-<h2>Use it</h2>
-$setups
-</body>
-</html>
-""")

@@ -28,6 +28,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.client.state_file import PROOF_PATH
+from edgespec.server.front_page import FILES
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import PROGRAMS, ServerSettings
 
@@ -38,7 +39,10 @@ PAGES = {
     PROGRAMS: r"(app|tauri|vscode-webview|vscode-file)://.*",
 }
 WHOLE_ADDRESS = re.compile(r"https?://([^/]*)(/.*)?", re.IGNORECASE)
-OPEN_PATHS = frozenset({"/", "/health", "/v1/health", PROOF_PATH})  # tell a stranger nothing useful
+# these tell a stranger nothing useful
+OPEN_PATHS = frozenset(
+    {"/", "/health", "/v1/health", PROOF_PATH, *(f"/edgespec/page/{file}" for file in FILES)}
+)
 
 
 class Gate:
@@ -156,19 +160,21 @@ class _Door:
                 return
             sentence = f"web pages of {origin!r} may not use this server: --cors-origin {origin} allows them"
             await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
-        elif not origin and self._embeds(headers):
+        elif not origin and self._embeds(headers, host):
             sentence = "web pages of other sites may not use this server: --cors-origin allows those you name"
             await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _embeds(self, headers: Headers) -> bool:
-        """Returns whether another site's page asks, without an Origin."""
+    def _embeds(self, headers: Headers, host: str) -> bool:
+        """Returns whether another site's page asks a host, without an Origin."""
         site = headers.get("sec-fetch-site", "")
         if site not in ("cross-site", "same-site") or "*" in self._origins:
             return False
         follows = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-        return not (follows or (site == "same-site" and LOCAL in self._origins))
+        return not (
+            follows or (site == "same-site" and LOCAL in self._origins and self._may(f"http://{host}", ""))
+        )
 
     def _may(self, origin: str, host: str) -> bool:
         named = "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host

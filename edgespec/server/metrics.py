@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from edgespec.core.values import Round
 from edgespec.server.generation import ChoiceResults
+from edgespec.server.recent import Recent
 from edgespec.server.supervisor import Supervisor
 
 FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -82,7 +83,7 @@ class Metrics:
             ["position"],
             registry=registry,
         )
-        self._worker, self._plain = worker, Plain()
+        self._worker, self._plain, self.recent = worker, Plain(), Recent()
         self._tokens = Counter(
             "edgespec_decode_tokens", "tokens after the first", ["mode"], registry=registry
         )
@@ -111,6 +112,7 @@ class Metrics:
 
     def emitted(self, round_: Round) -> None:
         """Counts a round."""
+        self.recent.note(round_)
         self._predicted.inc(len(round_.tokens))
         if round_.drafted:
             self._drafts.inc()

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from fastapi import APIRouter, Request
-from fastapi.responses import HTMLResponse, JSONResponse, Response
+from fastapi import APIRouter, HTTPException, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
@@ -19,8 +19,9 @@ from edgespec.server.answering import PING_S, Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.events import NEWLINE, done, event
-from edgespec.server.front_page import HEADERS, ShownModel, front_page
+from edgespec.server.front_page import FILES, FOLDER, HEADERS, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
+from edgespec.server.recent import Recent
 from edgespec.server.refusal import Refusal
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
@@ -38,7 +39,9 @@ class ModelChange(BaseModel):
 class ModelRoutes:
     """The pairs, and the loaded one."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answering: Answering, recent: Recent) -> None:
+        """recent: what the page draws."""
+        self._recent = recent
         self._answering, self._worker, self._pairs = answering, answering.worker, answering.pairs
         self._began = int(time.time())
 
@@ -52,9 +55,14 @@ class ModelRoutes:
             ("GET", "/v1/models/{name:path}", self.one),
             ("GET", "/models/{name:path}", self.one),
         )
-        router.add_api_route(
-            "/", self.page, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
-        )
+        for path, shown in (
+            ("", self.page),
+            ("edgespec/page/now", self.now),
+            ("edgespec/page/{name}", self.file),
+        ):
+            router.add_api_route(
+                f"/{path}", shown, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
+            )
         return router
 
     async def listed(self) -> dict[str, Any]:
@@ -66,7 +74,19 @@ class ModelRoutes:
         """Shows people that the server runs, and how to use it."""
         shown = None if self._answering.settings.keys else [_shown(model) for model in self._models()]
         root = f"{request.url.scheme}://{request.url.netloc}"
-        return HTMLResponse(front_page(root, self._worker.state, shown), headers=HEADERS)
+        page = front_page(root, self._worker.state, shown, self._recent.steps())
+        return HTMLResponse(page, headers=HEADERS)
+
+    async def now(self) -> Response:
+        """Returns what changes on the page."""
+        shown = [_shown(model) for model in self._models()]
+        return HTMLResponse(now_section(self._worker.state, shown, self._recent.steps()), headers=HEADERS)
+
+    async def file(self, name: str) -> Response:
+        """Returns a file of the page."""
+        if name not in FILES:
+            raise HTTPException(404)
+        return FileResponse(FOLDER / name, media_type=FILES[name], headers=HEADERS)
 
     async def one(self, name: str) -> dict[str, Any]:
         """Describes one pair, as `models.retrieve` of OpenAI's and Anthropic's clients asks."""

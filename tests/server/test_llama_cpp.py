@@ -94,6 +94,8 @@ def test_an_answer_that_may_not_end_goes_on_to_its_limit(dialects: Served) -> No
     said = complete(dialects, **fields)
     assert said["tokens_predicted"] == 100 and said["stop_type"] == "limit"
     assert said["generation_settings"]["ignore_eos"] is True
+    biases = said["generation_settings"]["logit_bias"]
+    assert biases and {one["bias"] for one in biases} == {None}, "as llama-server shows it"
     assert said["content"].startswith(complete(dialects, prompt=asked, n_predict=100)["content"])
     refused = dialects.ask("/completion", {**fields, "json_schema": {"type": "integer"}})
     assert refused.status == 400 and "ignore_eos" in refused.error["message"]

@@ -6,6 +6,7 @@ import gzip
 import http.client
 import json
 import re
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ import pytest
 from late import anthropic, openai
 from served import Served, served, until
 
+from edgespec.core.values import Round
 from edgespec.server.front_page import STATES, ShownModel, front_page
+from edgespec.server.recent import STEP_S, STEPS, Recent
 from edgespec.system.isolate import telling
 
 
@@ -46,24 +49,61 @@ def test_a_browser_is_shown_that_it_runs_and_how_to_use_it(server: Served) -> No
     assert "ready" in text and "<code>embedded</code>" in text
     for line in (f"edgespec chat --endpoint {root}/v1", f"apiBase: {root}/v1", f"{root}/infill"):
         assert line in re.sub("&#x27;", "'", text)
+    policy = page.headers["content-security-policy"]
     assert (
-        "<script" not in text
-        and "default-src &#x27;none&#x27;" not in page.headers["content-security-policy"]
+        policy.startswith("default-src 'none'; style-src 'self'; script-src 'self'")
+        and "unsafe" not in policy
     )
     assert head(server, "/") == 200
+
+
+def test_the_page_has_nothing_from_elsewhere_and_nothing_that_its_policy_forbids(server: Served) -> None:
+    text = server.ask("/").body.decode()
+    found = re.findall(r'(?:src|href)="([^"]*)"', text)
+    assert found == ["data:,", "/edgespec/page/style.css", "/edgespec/page/script.js"]
+    assert " style=" not in text and not re.search(r" on\w+=|<script>|<style", text)
+    for path, kind in ((found[1], "text/css"), (found[2], "text/javascript")):
+        file = server.ask(path)
+        assert file.status == 200 and file.headers["content-type"].startswith(kind)
+        assert b"http" not in file.body and b"@import" not in file.body
+    assert server.ask("/edgespec/page/page.html").status == 404
+    assert server.ask("/edgespec/page/..%2ffront_page.py").status == 404
+
+
+def test_the_page_draws_what_was_written_in_the_last_minutes(server: Served) -> None:
+    assert server.chat("Tell me more about EdgeSpec.", max_tokens=60).status == 200
+    now = server.ask("/edgespec/page/now").body.decode()
+    assert "<polyline" in now and re.search(r"<strong>\d+ tok/s</strong>", now) and "embedded" in now
+
+
+def test_sums_are_of_the_last_minutes_and_know_no_speed_of_pauses() -> None:
+    now = [0.0]
+    recent = Recent(clock=lambda: now[0])
+    for now[0] in (100.0, 100.1, 100.2, 160.0, 160.5):
+        recent.note(Round((1, 2), "", 4, 3, ("model", "target")))
+    now[0] = 161.0
+    steps = recent.steps()
+    assert len(steps) == STEPS and [one.speed for one in steps if one.speed] == [pytest.approx(20.0), 4.0]
+    assert [one.acceptance for one in steps if one.acceptance] == [0.75, 0.75]
+    now[0] = 161.0 + STEPS * STEP_S
+    assert not any(one.speed or one.drafted for one in recent.steps())
 
 
 def test_the_page_opens_without_a_key_and_then_names_no_model(tmp_path: Path) -> None:
     with served(tmp_path, EDGESPEC_API_KEY="secret") as server:
         page = server.ask("/")
         assert page.status == 200 and b"requires a key" in page.body and b"embedded" not in page.body
+        assert b"apiKey: KEY" in page.body and b"any text will do" not in page.body
+        assert server.ask("/edgespec/page/script.js").status == 200
+        assert server.ask("/edgespec/page/now").status == 401
+        assert b"embedded" in server.ask("/edgespec/page/now", headers={"x-api-key": "secret"}).body
         assert server.ask("/v1/models").status == 401
 
 
 def test_nothing_of_a_name_is_taken_for_markup() -> None:
     model = ShownModel("<b>$root</b>", "loaded", '"&')
     for state in STATES:
-        page = front_page("http://x&y", state, [model])
+        page = front_page("http://x&y", state, [model], [])
         assert "<b>" not in page and "&lt;b&gt;$root&lt;/b&gt;" in page and "x&amp;y" in page
 
 
@@ -73,13 +113,14 @@ def test_nothing_of_a_name_is_taken_for_markup() -> None:
 def test_a_page_of_another_site_can_embed_nothing(server: Served) -> None:
     """Browsers send no Origin for a picture or a script: such a GET passed, from any page."""
 
-    def status(path: str, site: str, mode: str = "no-cors", dest: str = "image") -> int:
+    def status(path: str, site: str, mode: str = "no-cors", dest: str = "image", **more: str) -> int:
         headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode, "Sec-Fetch-Dest": dest}
-        return server.ask(path, headers=headers).status
+        return server.ask(path, headers={**headers, **more}).status
 
     for path in ("/v1/models", "/slots", "/metrics", "/props", "/"):
-        assert status(path, "cross-site") == status(path, "same-site") == 403
-        assert status(path, "cross-site", "navigate", "iframe") == 403
+        assert status(path, "cross-site") == status(path, "cross-site", "navigate", "iframe") == 403
+        assert status(path, "same-site", Host=socket.gethostname()) == 403
+        assert status(path, "same-site") == 200, "another page of this machine"
         assert status(path, "same-origin") == status(path, "none", "navigate", "document") == 200
         assert status(path, "cross-site", "navigate", "document") == 200, "a link that somebody follows"
         assert server.ask(path).status == 200, "programs send none of it"

@@ -73,6 +73,7 @@ class LlamaAnswer:
     submits: Sequence[Submit]
     prompts: Sequence[str]
     several: bool
+    end_tokens: Sequence[int] = ()
     written: list[Written] = field(default_factory=list)
 
     async def whole(self, generation: AnswerChoices) -> object:
@@ -161,7 +162,7 @@ class LlamaAnswer:
             "model": self.model,
             "tokens_predicted": n_tokens,
             "tokens_evaluated": choice.prompt_tokens,
-            "generation_settings": generation_settings(submit.request, streamed=streamed),
+            "generation_settings": generation_settings(submit.request, self.end_tokens, streamed=streamed),
             "prompt": self.prompts[i],
             "has_new_line": "\n" in written.text,
             "truncated": full,
@@ -188,11 +189,16 @@ def picked(answer: Mapping[str, Any], fields: Sequence[str]) -> dict[str, Any]:
     return found
 
 
-def generation_settings(request: Request, *, streamed: bool = False) -> dict[str, Any]:
-    """Returns the settings of a generation as llama-server shows them."""
+def generation_settings(
+    request: Request, end_tokens: Sequence[int] = (), *, streamed: bool = False
+) -> dict[str, Any]:
+    """Returns the settings of a generation as llama-server shows them. end_tokens: the model's."""
     limit = -1 if request.max_tokens is None else request.max_tokens
+    shown = sampling_settings(request.sampling)
+    if request.ignore_eos:
+        shown["logit_bias"] += [{"token": token, "bias": None} for token in end_tokens]
     return {
-        **sampling_settings(request.sampling),
+        **shown,
         "seed": -1 if request.seed is None else request.seed,
         "stop": list(request.stop),
         "max_tokens": limit,

@@ -92,7 +92,9 @@ class LlamaCppDialect(Dialect):
             made = llama_submits(body, prompt, bias=bias, defaults=self.answering.defaults())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
-        answer = LlamaAnswer(self.answering.name(), about.plain_s, about.n_ctx, body, submits, texts, several)
+        answer = LlamaAnswer(
+            self.answering.name(), about.plain_s, about.n_ctx, body, submits, texts, several, about.end_tokens
+        )
         return await self.answering.answer(request, submits, answer, body)
 
     async def _prompt(self, given: Prompt) -> WorkerPrompt:
