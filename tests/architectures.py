@@ -1,6 +1,6 @@
 """Runs one file of llama.cpp's own tiny models through the engine, and says in JSON what came of it.
 
-    python tests/architectures.py TARGET.gguf DRAFT.gguf
+    python tests/architectures.py TARGET.gguf DRAFT.gguf [MACHINE]
 
 In a process of its own: a fault of llama.cpp's would end that of the tests.
 """
@@ -8,6 +8,7 @@ In a process of its own: a fault of llama.cpp's would end that of the tests.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -21,8 +22,12 @@ from edgespec.core.values import Emitted, Failed
 from edgespec.engine import pair as module
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
-from edgespec.errors import ModelUnsupportedError
+from edgespec.errors import ModelUnsupportedError, SettingError
 from edgespec.llama import model
+from edgespec.memory.answer import Models, answer
+from edgespec.memory.question import Question
+from edgespec.pairs.check import headers_of
+from edgespec.pairs.placement import ALL_LAYERS, Placement, expert_layers
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
@@ -103,10 +108,53 @@ def examined(target: Path, draft: Path) -> dict[str, object]:
     return {"memory": memory, "drafted": drafted, "wrong": wrong}
 
 
-def main() -> None:
-    target, draft = map(Path, sys.argv[1:])
+def planned_weights(target: Path, settings: PairSettings) -> dict[str, int]:
+    """Returns what the oracle says of each device. It is asked here: its child refuses these tokenizers."""
+    question = Question(
+        str(target), -1, N_CTX, N_CTX, 1, 1, "f16", rpc=settings.rpc, rules=settings.placement.rules
+    )  # fmt: skip
+    models: Models = {}
     try:
-        found = examined(target, draft)
+        return {name: parts["weights"] for name, parts in answer(question, models)["devices"].items()}
+    finally:
+        for loaded, _ in models.values():
+            loaded.close()
+
+
+def placed(target: Path, machine: str) -> dict[str, object]:
+    """Returns what is wrong if experts stay here, or other tensors do, and all else is on a machine."""
+    model._TOKENISERS[7] = "test"
+    layers, wrong, right = expert_layers(headers_of(target)), list[str](), list[list[int]]()
+
+    def said(settings: PairSettings) -> list[list[int]]:
+        with Pair(target, None, settings) as pair:
+            asked = prompts(pair.target.n_vocab).values()
+            return [[t for r in pair.generate(tokens, one) for t in r.tokens] for tokens, one in asked]
+
+    if layers:
+        right = said(SETTINGS)
+    for where in (Placement(ALL_LAYERS), Placement(layers[:1]), Placement(None, (("attn", "CPU"),))):
+        settings = replace(SETTINGS, rpc=(machine,), placement=where)
+        try:
+            where.check(headers_of(target))
+        except SettingError:  # it has no attention
+            continue
+        if not layers:
+            continue
+        with model.listening() as log:
+            if said(settings) != right:
+                wrong.append(f"{where}: another text")
+        held = re.findall(r"load_tensors: +RPC\S* model buffer size = +([0-9.]+) MiB", "\n".join(log))
+        planned = planned_weights(target, settings).get(machine, 0) / 2**20
+        if abs(planned - sum(map(float, held))) > 0.02 * planned + 0.02:
+            wrong.append(f"{where}: {planned:.2f} MiB planned, {held} held")
+    return {"experts": len(layers), "wrong": wrong}
+
+
+def main() -> None:
+    target, draft = Path(sys.argv[1]), Path(sys.argv[2])
+    try:
+        found = placed(target, sys.argv[3]) if len(sys.argv) > 3 else examined(target, draft)
     except ModelUnsupportedError as error:
         found = {"refused": str(error), "right": any(what in str(error) for what in WITHOUT_TEXT)}
     print(json.dumps(found))

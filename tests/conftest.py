@@ -69,18 +69,7 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         from edgespec.system.self_test import self_test
 
         self_test()  # what llama.cpp can do here is found once; each test's home begins with it
-        if "PYTEST_XDIST_WORKER" in os.environ:  # it runs many tests
-            measure_embedded_pair()
         yield home
-
-
-def measure_embedded_pair() -> None:
-    """Times the embedded pair, so that not every engine that a test starts has to do it anew."""
-    from edgespec.engine.pair import Pair
-    from edgespec_models import tiny
-
-    with Pair(tiny.target_path(), tiny.draft_path()) as pair:
-        pair.costs()
 
 
 @pytest.fixture(autouse=True)
@@ -89,9 +78,9 @@ def home(
 ) -> Path:
     """A fresh home for each test: none sees or touches the user's folders, or another test's."""
     folder = tmp_path_factory.mktemp("home")
-    known = config.cache_folder()  # of the session's home
+    known = config.cache_folder() / "self-test"  # of the session's home
     move_home(monkeypatch, folder)
-    shutil.copytree(known, config.cache_folder())
+    shutil.copytree(known, config.cache_folder() / "self-test")
     return folder
 
 

@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from test_rpc import lent
 
 PEER = os.environ.get("EDGESPEC_TEST_PEER")
 LIBRARIES = ("llama-common", "llama", "ggml", "ggml-base")
@@ -49,10 +50,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(out.glob("*.gguf"))
 
 
-def examined(target: Path) -> dict[str, object]:
-    """Returns what `architectures.py` says of a file."""
+def examined(target: Path, *machine: str) -> dict[str, object]:
+    """Returns what `architectures.py` says of a file; of how it is placed, with a machine that lends."""
     command = [sys.executable, str(Path(__file__).with_name("architectures.py")), str(target)]
-    command.append(str(target.with_name(f"{DRAFT}.gguf")))
+    command += [str(target.with_name(f"{DRAFT}.gguf")), *machine]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [""]
@@ -77,3 +78,19 @@ def test_every_architecture_says_what_it_says_without_guesses(
     assert not {name: one["wrong"] for name, one in found.items() if one.get("wrong")}
     refused = {name: one["refused"] for name, one in found.items() if not one.get("right", True)}
     assert not refused, "though they write text"
+
+
+@pytest.mark.slow
+def test_every_mixture_says_the_same_with_its_experts_here_and_the_rest_elsewhere(
+    models: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine of --rpc stands in for a card. What it was planned to hold is what it holds."""
+    with lent() as machine:
+        found = {path.stem: examined(path, machine.address) for path in models if "moe" in path.stem}
+    with capsys.disabled():
+        print()
+        for name, one in found.items():
+            print(f"{name:24} {one.get('experts', '')} {one.get('refused') or one['wrong'] or 'right'}")
+    mixtures = [name for name, one in found.items() if one.get("experts")]
+    assert len(mixtures) >= 6
+    assert not {name: one["wrong"] for name, one in found.items() if one.get("wrong")}

@@ -17,7 +17,7 @@ import pytest
 import test_heads
 from numpy.typing import NDArray
 from tiny_gguf import write_hybrid, write_llama
-from tiny_projector import Kind, png, write_projector, write_seeing
+from tiny_projector import Kind, png, wav, write_projector, write_seeing
 
 from edgespec.core import media
 from edgespec.core.drafters.lookup import SuffixLookup
@@ -433,3 +433,22 @@ def test_run_reads_pictures(tmp_path: Path) -> None:
         [sys.executable, "-m", "edgespec", *words, "--mmproj", "none"], capture_output=True, text=True
     )
     assert "--image needs a projector" in refused.stderr and refused.stderr.count("\n") == 1
+
+
+def test_sound_is_read_too(tmp_path: Path) -> None:
+    """By a projector that hears; what is no sound, and a picture, is refused."""
+    files = write_seeing(tmp_path, "ultravox")
+    sound = Attachment("sound", wav())
+    with loaded(files, n_ctx=1024) as pair:
+        assert pair.reads == ("sound",)
+        tokens, held = prompt(pair, " the people", sound, " the people and the")
+        right = [token for round_ in pair.generate(tokens, PLAIN) for token in round_.tokens]
+        request = replace(PLAIN, drafter="lookup", draft_length=4)
+        assert [token for round_ in pair.generate(tokens, request) for token in round_.tokens] == right
+        assert held and pair.media and pair.media.encoded == 1
+        for data in (b"", b"RIFF", wav()[:30], wav().replace(b"WAVE", b"WEBP"), b"ID3" + bytes(900)):
+            with pytest.raises(SettingError, match="^the sound "):
+                pair.media_pieces(Attachment("sound", data))
+        with pytest.raises(SettingError, match="reads no pictures"):
+            pair.media_pieces(PICTURE)
+        assert pair.media_pieces(sound)

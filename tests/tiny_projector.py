@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import struct
+import wave
 import zlib
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +15,14 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 from tiny_gguf import write_llama, write_sliding
 
-Kind = Literal["gemma3", "qwen2vl_merger", "qwen3vl_merger", "idefics3"]
+Kind = Literal["gemma3", "qwen2vl_merger", "qwen3vl_merger", "idefics3", "ultravox"]
 WIDTH, FFN, LAYERS, HEADS, PATCH, SIDE = 64, 128, 2, 4, 16, 128
 
 
 def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale: float = 0.1) -> Path:
-    """Write a projector for a model of this width: gemma3 is non-causal, qwen* have M-RoPE."""
-    rng, qwen = np.random.default_rng(seed), kind.startswith("qwen")
+    """Write a projector for a model of this width: gemma3 not causal, qwen* with M-RoPE, ultravox hears."""
+    rng, qwen, hears = np.random.default_rng(seed), kind.startswith("qwen"), kind == "ultravox"
+    mode, prefix = ("audio", "a") if hears else ("vision", "v")
     writer = GGUFWriter(path, "clip")
 
     def drawn(*shape: int) -> NDArray[np.float32]:
@@ -31,17 +34,25 @@ def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale
     def linear(name: str, out: int, in_: int) -> dict[str, NDArray[np.float32]]:
         return {f"{name}.weight": drawn(out, in_), f"{name}.bias": np.zeros(out, np.float32)}
 
-    for name, flag in {"has_vision_encoder": True, "has_audio_encoder": False, "use_gelu": True}.items():
+    flags = {"has_vision_encoder": not hears, "has_audio_encoder": hears, "use_gelu": True}
+    for name, flag in flags.items():
         writer.add_bool(f"clip.{name}", flag)
     writer.add_string("clip.projector_type", kind)
     sizes = {"embedding_length": WIDTH, "feed_forward_length": FFN, "block_count": LAYERS}
-    sizes |= {
-        "projection_dim": n_embd,
-        "attention.head_count": HEADS,
-        "image_size": SIDE,
-        "patch_size": PATCH,
-    }
-    tensors = {"v.patch_embd.weight": drawn(WIDTH, 3, PATCH, PATCH), **norm("v.post_ln")}
+    sizes |= {"projection_dim": n_embd, "attention.head_count": HEADS}
+    tensors = norm(f"{prefix}.post_ln")
+    if hears:
+        sizes |= {"num_mel_bins": 80, "projector.stack_factor": 4}
+        for i, n_in in ((1, 80), (2, WIDTH)):
+            tensors[f"a.conv1d.{i}.weight"] = drawn(WIDTH, n_in, 3).astype(np.float16)
+            tensors[f"a.conv1d.{i}.bias"] = np.zeros((WIDTH, 1), np.float32)
+        tensors |= {"a.position_embd.weight": drawn(1500, WIDTH), "mm.a.mlp.2.weight": drawn(n_embd, 128)}
+        tensors |= {"mm.a.norm_pre.weight": np.ones(4 * WIDTH, np.float32)}
+        tensors |= {"mm.a.mlp.1.weight": drawn(256, 4 * WIDTH)}
+        tensors |= {"mm.a.norm_mid.weight": np.ones(128, np.float32)}
+    else:
+        sizes |= {"image_size": SIDE, "patch_size": PATCH}
+        tensors["v.patch_embd.weight"] = drawn(WIDTH, 3, PATCH, PATCH)
     if qwen:
         sizes["spatial_merge_size"] = 2
         writer.add_bool("clip.use_silu", False)
@@ -51,25 +62,27 @@ def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale
         sizes["projector.scale_factor"] = 2
         tensors |= {"mm.input_projection.weight": drawn(WIDTH, n_embd)}
         tensors |= {"mm.soft_emb_norm.weight": np.ones(WIDTH, np.float32)}
-    else:
+    elif kind == "idefics3":
         sizes |= {"projector.scale_factor": 4, "preproc_image_size": 4 * SIDE}
         tensors |= {"mm.model.fc.weight": drawn(n_embd, 16 * WIDTH)}
-    if kind != "qwen2vl_merger":
+    if kind not in ("qwen2vl_merger", "ultravox"):
         tensors |= {"v.position_embd.weight": drawn((SIDE // PATCH) ** 2, WIDTH)}
         tensors |= {"v.patch_embd.bias": np.zeros(WIDTH, np.float32)}
     for i in range(LAYERS):
-        block = f"v.blk.{i}"
+        block = f"{prefix}.blk.{i}"
         if kind == "qwen3vl_merger":
             tensors |= linear(f"{block}.attn_qkv", 3 * WIDTH, WIDTH)
         else:
             for part in "qkv":
                 tensors |= linear(f"{block}.attn_{part}", WIDTH, WIDTH)
+            if hears:
+                del tensors[f"{block}.attn_k.bias"]
         tensors |= linear(f"{block}.attn_out", WIDTH, WIDTH) | norm(f"{block}.ln1") | norm(f"{block}.ln2")
         tensors |= linear(f"{block}.ffn_up", FFN, WIDTH) | linear(f"{block}.ffn_down", WIDTH, FFN)
     for name, size in sizes.items():
-        writer.add_uint32(f"clip.vision.{name}", size)
-    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
-    for name in ("image_mean", "image_std"):
+        writer.add_uint32(f"clip.{mode}.{name}", size)
+    writer.add_float32(f"clip.{mode}.attention.layer_norm_epsilon", 1e-6)
+    for name in () if hears else ("image_mean", "image_std"):
         writer.add_array(f"clip.vision.{name}", [0.5, 0.5, 0.5])
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
@@ -124,3 +137,15 @@ def message(text: str, *files: bytes) -> list[dict[str, Any]]:
     """Return a conversation of one message, pictures and a text, as OpenAI has it."""
     pictures = [{"type": "image_url", "image_url": {"url": url(file), "detail": "high"}} for file in files]
     return [{"role": "user", "content": [*pictures, {"type": "text", "text": text}]}]
+
+
+def wav(seconds: float = 1.0, rate: int = 16_000) -> bytes:
+    """Return a WAV file: a tone."""
+    tone = (np.sin(np.arange(int(seconds * rate)) * 0.05) * 20_000).astype("<i2")
+    file = BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setnchannels(1)
+        sound.setsampwidth(2)
+        sound.setframerate(rate)
+        sound.writeframes(tone.tobytes())
+    return file.getvalue()

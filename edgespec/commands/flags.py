@@ -58,6 +58,14 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
         metavar="SIZE-TYPE",
         help="make the embedded pair as slow as a large one, with the same output: 0.6B-F16",
     )
+    _add_loading(group)
+    add_placement(command)
+    add_machines(group)
+    add_rope(command)
+
+
+def _add_loading(group: argparse._ArgumentGroup) -> None:
+    """Adds how the files are loaded."""
     group.add_argument(
         "--ctx", type=int, metavar="N", help="context length: tokens of prompt and answer together"
     )
@@ -94,9 +102,6 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
     group.add_argument(
         "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
     )
-    add_placement(command)
-    add_machines(group)
-    add_rope(command)
 
 
 def add_rope(command: argparse.ArgumentParser) -> None:

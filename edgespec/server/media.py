@@ -26,7 +26,7 @@ def marked(text: str, files: Sequence[str], param: str) -> str | Mixed:
 def from_base64(data: str, param: str) -> Attachment:
     """Returns a file that was sent in base64. Raises Refusal."""
     try:
-        file = base64.b64decode(data, validate=True)
+        file = base64.b64decode("".join(data.split()) if "\n" in data else data, validate=True)
     except (binascii.Error, ValueError):
         file = b""
     if not file:

@@ -176,6 +176,7 @@ class ModelRoutes:
                     "chat_template_source": self._answering.template_source(about),
                     "build_advice": self_test().advice,
                     "beyond_trained": about.beyond_trained,
+                    "reads": about.reads,
                 }
         began = datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
         return {
@@ -212,7 +213,7 @@ def _as_ollama(model: Mapping[str, Any]) -> dict[str, Any]:
         "type": "model",
         "description": "",
         "tags": [],
-        "capabilities": ["completion"],
+        "capabilities": ["completion", *["multimodal"] * bool(model["meta"].get("reads"))],
         "parameters": "",
         "details": {
             "parent_model": "",

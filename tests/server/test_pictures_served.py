@@ -60,6 +60,12 @@ def test_all_dialects_send_the_same_picture(server: Served) -> None:
         assert client.generate(model, prompt=TEXT, images=[encoded(png())], options=options).response == text
 
 
+def test_clients_are_told_that_it_sees(server: Served) -> None:
+    """Some send no picture to a model that is not said to see."""
+    assert "vision" in server.ask("/api/show", {"model": "embedded"}).json["capabilities"]
+    assert server.ask("/v1/models").json["models"][0]["capabilities"] == ["completion", "multimodal"]
+
+
 def test_llama_servers_own_way(server: Served) -> None:
     props = server.ask("/props").json
     assert props["modalities"] == {"vision": True, "audio": False, "video": False}

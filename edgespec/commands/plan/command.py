@@ -20,6 +20,7 @@ from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import KvType, PairSettings
 from edgespec.system.isolate import INTERRUPTED
+from edgespec_models.fit.fit import gib
 
 DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
 speculation. The cost of an evaluation depends on shapes and number formats, not on the weights. So EdgeSpec
@@ -140,7 +141,11 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             _keep(heads.name, found, assumed)
         fit = fit_of_heads(heads.target, heads.draft, settings)
         trained = heads.target[0].of_architecture("context_length")
-        warning = beyond_trained(heads.name, settings.n_ctx or 0, trained, settings.rope) or ""
+        warnings = [beyond_trained(heads.name, settings.n_ctx or 0, trained, settings.rope) or ""]
+        if heads.projector:
+            more = gib(heads.projector)
+            warnings.append(f"{heads.name}: its projector, with which it reads pictures, takes {more} more")
+        warning = "; ".join(filter(None, warnings))
         return Planned(heads.name, found, fit, assumed, warning=warning)
     except EdgeSpecError as error:
         return Planned(name, None, None, True, str(error))

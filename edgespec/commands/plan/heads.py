@@ -9,6 +9,7 @@ from pathlib import Path
 from edgespec.errors import DownloadError, SettingError
 from edgespec.memory.at_load import memory_for_models
 from edgespec.pairs.check import headers_of
+from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.system.config import data_folder
 from edgespec_models import tiny
 from edgespec_models.gguf.header import Header, HeaderError
@@ -21,13 +22,17 @@ EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time
 
 @dataclass(frozen=True, slots=True)
 class PairHeads:
-    """The headers of one pair, and what is known of its guesses. assumed: nothing is."""
+    """The headers of one pair, and what is known of its guesses. assumed: nothing is.
+
+    projector: bytes of the file with which it reads pictures; 0 without.
+    """
 
     name: str
     target: tuple[Header, ...]
     draft: tuple[Header, ...] | None
     acceptance: float
     assumed: bool
+    projector: int = 0
 
 
 def local_pair(target: str, draft: str | None) -> PairHeads:
@@ -36,7 +41,9 @@ def local_pair(target: str, draft: str | None) -> PairHeads:
         heads = tuple(headers_of(target)), tuple(headers_of(draft)) if draft else None
     except HeaderError as error:
         raise SettingError(str(error)) from None
-    return PairHeads(Path(target).stem, *heads, ACCEPTED["chat"], True)
+    projector = projector_of(Path(target), AUTO)
+    size = projector.stat().st_size if projector else 0
+    return PairHeads(Path(target).stem, *heads, ACCEPTED["chat"], True, size)
 
 
 def named_pair(name: str, draft: str | None) -> PairHeads:
@@ -71,7 +78,8 @@ def _installed(name: str) -> PairHeads | None:
         draft = tuple(headers_of(pair.draft.path)) if pair.draft else None
     except (StoreError, HeaderError) as error:
         raise SettingError(str(error)) from None
-    return PairHeads(name, target, draft, *acceptance_of(name))
+    size = pair.projector.size if pair.projector else 0
+    return PairHeads(name, target, draft, *acceptance_of(name), size)
 
 
 def _on_the_hub(name: str, draft: str | None) -> PairHeads:
@@ -88,7 +96,8 @@ def _on_the_hub(name: str, draft: str | None) -> PairHeads:
         raise DownloadError(str(error)) from None
     except (CatalogueError, StoreError) as error:
         raise SettingError(str(error)) from None
-    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name))
+    size = found.projector.size if found.projector else 0
+    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name), size)
 
 
 def acceptance_of(name: str) -> tuple[float, bool]:

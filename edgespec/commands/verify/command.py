@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import sys
 import time
@@ -20,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.commands import flags
+from edgespec.commands.bench.record import check_writable, write
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import built_in
 from edgespec.commands.status_line import StatusLine
@@ -163,7 +163,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingError(f"--seconds is {arguments.seconds:g}: it must be from 1 to 86400")
     if arguments.rng_seed is not None and arguments.rng_seed < 0:
         raise SettingError(f"--rng-seed is {arguments.rng_seed}: it must be 0 or more")
-    file = _json_file(arguments.json)
+    file = Path(arguments.json) if arguments.json not in (None, "-") else None
+    if file:
+        check_writable("--json", file)
     rng_seed = arguments.rng_seed
     if rng_seed is None:
         rng_seed = int(np.random.default_rng().integers(10**6))
@@ -185,27 +187,11 @@ def run(arguments: argparse.Namespace) -> int:
             return INTERRUPTED
     if arguments.json != "-":
         print("\n".join(report.lines(min(100, shutil.get_terminal_size().columns))))
-    if arguments.json:
-        text = json.dumps(report.as_dict(), indent=None if file is None else 1)
-        if file is None:
-            print(text)
-        else:
-            file.write_text(text + "\n", encoding="utf-8")
+    if file:
+        write(file, report.as_dict())
+    elif arguments.json:
+        print(json.dumps(report.as_dict()))
     return report.exit_code
-
-
-def _json_file(wanted: str | None) -> Path | None:
-    """Returns the file that --json names, None for stdout. Raises SettingError now rather than at the end."""
-    if wanted in (None, "-"):
-        return None
-    path = Path(str(wanted))
-    if (
-        not wanted
-        or path.is_dir()
-        or not os.access(path if path.exists() else path.absolute().parent, os.W_OK)
-    ):
-        raise SettingError(f"--json {wanted} cannot be written: name a file in a folder of yours")
-    return path
 
 
 class _Shown:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.chat.families.known import family_of
+from edgespec.errors import EdgeSpecError
+from edgespec.pairs.projector import NONE, projector_of, reads_of
 from edgespec.server.dialects.ollama.requests import LATEST
 from edgespec.server.refusal import Refusal
 from edgespec_models.gguf.facts import facts_of
@@ -38,8 +40,8 @@ def listed(name: str, path: Path, size: int) -> dict[str, Any]:
     }
 
 
-def shown(path: Path, template: str | None) -> dict[str, Any]:
-    """Returns what /api/show says of a model's file. template: in place of its own."""
+def shown(path: Path, template: str | None, mmproj: str = NONE) -> dict[str, Any]:
+    """Returns what /api/show says of a file. template: in place of its own; mmproj: as settings have it."""
     header = _header(path)
     if header is None:
         raise Refusal(404, f"{path.name} cannot be read: `edgespec doctor` says more", code="model_not_found")
@@ -47,6 +49,7 @@ def shown(path: Path, template: str | None) -> dict[str, Any]:
     capable = ["completion", "tools"]
     capable += ["thinking"] if family_of(template).thoughts else []
     capable += ["insert"] if any(header.number(key) is not None for key in GAPS) else []
+    capable += _reads(path, mmproj)
     known = {key: value for key, value in header.metadata.items() if _is_shown(key, value)}
     return {
         "license": header.text("general.license"),
@@ -58,6 +61,17 @@ def shown(path: Path, template: str | None) -> dict[str, Any]:
         "capabilities": capable,
         "modified_at": _changed(path),
     }
+
+
+def _reads(path: Path, mmproj: str) -> list[str]:
+    """Returns Ollama's words for what a model reads by its projector, if it has one."""
+    try:
+        projector = projector_of(path, mmproj)
+    except EdgeSpecError:
+        return []
+    header = _header(projector) if projector else None
+    kinds = reads_of(header) if header else ()
+    return [word for kind, word in (("pictures", "vision"), ("sounds", "audio")) if kind in kinds]
 
 
 def _header(path: Path) -> Header | None:

@@ -196,8 +196,9 @@ class OllamaDialect(Dialect):
         if embeddings.path and name == embeddings.name:
             model = await asyncio.to_thread(shown, embeddings.path, None)
             return {**model, "capabilities": ["embedding"]}
-        path = Path(self.answering.pairs.named(name).target)
-        return await asyncio.to_thread(shown, path, self.answering.settings.chat_template)
+        load = self.answering.pairs.named(name)
+        given = self.answering.settings.chat_template
+        return await asyncio.to_thread(shown, Path(load.target), given, load.settings.mmproj)
 
     async def embed(self, wanted: OllamaEmbed, request: Request) -> Response:
         """Returns a vector for each text."""

@@ -255,7 +255,7 @@ class MessagePart(BaseModel):
             return {"type": "text", "text": self.text or self.refusal or ""}
         kind = MEDIA.get(self.type, "")
         if kind not in reads:
-            raise unreadable(self.type)
+            raise unreadable(self.type, reads)
         if self.image_url:
             url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
             media.append(from_url(url, "messages"))
@@ -407,12 +407,11 @@ class FillRequest(GenerationRequest):
     random_seed: Seed | None = None
 
 
-def unreadable(kind: str) -> Refusal:
-    """Returns the refusal of a message part that is not text."""
+def unreadable(kind: str, reads: Sequence[str] = ()) -> Refusal:
+    """Returns the refusal of a message part that the model cannot read. reads: what it can, beside text."""
     what = next((name for name in ("image", "audio", "video", "file") if name in kind), kind)
-    sentence = (
-        f"a message has a part of type {kind!r}: {what} input is not supported, this model reads text only"
-    )
+    can = " and ".join(["text", *(f"{medium}s" for medium in reads)]) + (" only" if not reads else "")
+    sentence = f"a message has a part of type {kind!r}: {what} input is not supported, this model reads {can}"
     return Refusal(400, sentence, param="messages", code="unsupported_value")
 
 
