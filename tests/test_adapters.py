@@ -158,6 +158,12 @@ def test_streams_with_other_adapters_take_turns_each_as_if_alone(files: Files, d
                 elif isinstance(event, Started):
                     cached[event.id] = event.cached_tokens
             engine.tidy()
+            if engine.idle:
+                foreign = [slot for slot in range(3) if engine._slots[slot].adapters != (1.0, 0.0)]
+                for slot in foreign:
+                    with pytest.raises(SettingError, match="was read with other LoRA scales"):
+                        engine.slot_state(slot)
+                assert foreign
     for i, id in enumerate(ids):
         ours, theirs = said(rounds[id]), alone[i % 3]
         same = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a[0] != b[0]), 32)

@@ -126,7 +126,7 @@ class Engine:
         self._pair, self._contexts = pair, pair.contexts
         self._costs = costs or pair.costs()  # now, because measuring needs the caches
         self._scorers = scorers or pair.scorers
-        own = pair.scales(Request())
+        own = self._own_scales = pair.scales(Request())
         self._slots = [Slot(seq, adapters=own) for seq in range(slots)]
         self._adapter_turns = AdapterTurns(own, pair.adapt) if own else None
         for context in self._contexts.values():  # an engine with more slots may have left texts
@@ -229,6 +229,11 @@ class Engine:
         target, seq = self._contexts["target"], self._slots[slot].seq
         if (target.held(seq) < 0).any():
             raise SettingError(f"slot {slot} holds a picture or sound, which cannot be saved: erase it first")
+        if self._slots[slot].adapters != self._own_scales:
+            raise SettingError(
+                f"slot {slot} was read with other LoRA scales than the pair was loaded with, and such a text "
+                "cannot be saved: erase it first"
+            )
         return target.save(seq)
 
     def fill_slot(self, slot: int, saved: Saved | None) -> int:
