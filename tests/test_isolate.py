@@ -253,3 +253,18 @@ def test_lack_of_memory_is_named_where_the_kernel_counted_it(
     ):
         monkeypatch.setattr(isolate, "kills_for_memory", lambda now=now: now)
         assert words in (isolate.cause_of_death(-signal.SIGKILL, "", before) or "")
+
+
+@posix
+def test_last_words_for_a_reader_that_has_gone_are_no_error() -> None:
+    """What was still buffered at the end was written by Python itself, which told of the broken pipe."""
+    code = "import time; from edgespec.system import isolate\n"
+    code += "def work(): print('last'); time.sleep(0.5); return 0\n"
+    code += "raise SystemExit(isolate.told(work))"
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered
+    ) as process:
+        assert process.stdout and process.stderr
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait(20) == 0

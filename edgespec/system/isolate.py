@@ -211,7 +211,10 @@ def told(work: Callable[[], int]) -> int:
 
 def _told(work: Callable[[], int]) -> int:
     try:
-        return work()
+        code = work()
+        if sys.stdout and not sys.stdout.closed:
+            sys.stdout.flush()  # at exit, Python would tell of a reader that has gone
+        return code
     except EdgeSpecError as error:
         print(f"edgespec: {one_line(str(error), LONGEST_SENTENCE)}", file=sys.stderr)
         return error.exit_code
