@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Late:
-    """A module that is imported for its first public name: pytest looks for its own in whatever a file holds."""
+    """A module that is imported for its first public name. (pytest asks all that a file holds.)"""
 
     def __init__(self, name: str) -> None:
         self._name = name

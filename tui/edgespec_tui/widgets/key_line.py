@@ -16,7 +16,7 @@ class KeyLine(Footer):
     _made_for: tuple[object, ...] = ()  # the columns, and the keys with whether they can be pressed
 
     async def recompose(self) -> None:
-        """Makes new keys where others are to be shown. Textual's own does so whenever the focus changes, too."""
+        """Makes new keys where others are to be shown; Textual's own does whenever the focus changes."""
         bindings = self.screen.active_bindings.values()
         wanted = (self.app.size.width, *((shown.binding, shown.enabled) for shown in bindings))
         if wanted != self._made_for:
