@@ -30,7 +30,8 @@ from edgespec.core.values import Draft, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import Grammar
-from edgespec.grammar.matchers import REFUSED_S, REMEMBERED, Matchers, lark_of
+from edgespec.grammar.lark_text import lark_of
+from edgespec.grammar.matchers import REFUSED_S, REMEMBERED, Matchers
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.sampler import Sampler, Sampling, point_mass
 from edgespec.server.answering import behind_thoughts
