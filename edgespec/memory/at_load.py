@@ -5,14 +5,14 @@ The formula shows at once that a small pair fits; if it could be close, llama.cp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from edgespec.errors import DoesNotFitError, EdgeSpecError, MachineLostError, ModelFileError
-from edgespec.memory.free import free_memory
+from edgespec.memory.free import free_memory, mapped_files
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.placement import expert_layers
@@ -98,10 +98,29 @@ def _smaller_and_smaller(
     yield settings, (why, "all layers stay in RAM", *gave_up)
 
 
+def fits_beside(target: Path, draft: Path | None, settings: PairSettings, engines: Sequence[int]) -> bool:
+    """Returns whether a pair fits beside what is loaded, and gives up nothing for that.
+
+    engines: the processes that have models. True for files that cannot be read: loading them says why.
+    """
+    if settings.rpc:  # each of these machines has one client at a time
+        return False
+    try:
+        fit = pair_fit(target, draft, settings, taken=sum(map(mapped_files, engines)))
+    except (EdgeSpecError, HeaderError):
+        return True
+    return fit.fits and not fit.gave_up
+
+
 def pair_fit(
-    target: Path, draft: Path | None, settings: PairSettings, devices: list[Device] | None = None
+    target: Path,
+    draft: Path | None,
+    settings: PairSettings,
+    devices: list[Device] | None = None,
+    taken: int = 0,
 ) -> Fit:
-    """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine.
+    """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine. taken: bytes of
+    its memory that look free and are not.
 
     Raises HeaderError for a file that is not a model, MachineLostError if a machine of --rpc cannot serve
     us, and what MemoryOracle.need raises.
@@ -114,7 +133,7 @@ def pair_fit(
         asks = _asks(oracle, headers, files, settings)
         return choose(
             asks,
-            devices if devices is not None else [ram(), *_machines(settings), *oracle.devices()],
+            devices if devices is not None else [ram(taken), *_machines(settings), *oracle.devices()],
             has_draft=draft is not None,
             n_ctx_train=headers["target"][0].of_architecture("context_length", USUAL_N_CTX) or USUAL_N_CTX,
             n_ctx=settings.n_ctx,
@@ -124,10 +143,10 @@ def pair_fit(
         )
 
 
-def ram() -> Device:
-    """Returns the machine's own memory."""
+def ram(taken: int = 0) -> Device:
+    """Returns the machine's own memory. taken: bytes that look free and are not."""
     free, total = free_memory()
-    return Device(RAM, free, total)
+    return Device(RAM, free - taken, total)
 
 
 def _machines(settings: PairSettings) -> list[Device]:
