@@ -58,6 +58,7 @@ class MediaReader:
             raise
         self.sees, self.hears = bool(about["sees"]), bool(about["hears"])
         self.at_once = int(about["at_once"])  # cells of the largest picture that is evaluated at once
+        self.buffers = int(about["buffers"])  # bytes of RAM that encoding takes, and nothing fills before
 
     def __enter__(self) -> MediaReader:
         return self
