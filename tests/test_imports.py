@@ -49,7 +49,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
         "events",
         "recent",
     },
-    {"json_body", "presence", "worker_process", "media"},
+    {"json_body", "presence", "worker_process", "media", "remote_media"},
     {"worker_requests"},
     {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page", "embeddings", "early_stream"},

@@ -38,6 +38,7 @@ from edgespec.server.generation import AnswerChoices, GenerationObserver
 from edgespec.server.json_body import n_characters
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import ErrorShape, Refusal, unavailable
+from edgespec.server.remote_media import fetched
 from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_life import WorkerLife
@@ -151,6 +152,7 @@ class Answering:
         template = self.template(about)
         tools = body.usable_tools()
         media: list[Attachment] = []
+        await self._fetch_pictures(body, about)
         messages = [message.for_template(about.reads, media) for message in body.messages]
         if (size := n_characters(messages)) > (most := longest_text(about.n_ctx)):
             sentence = f"the messages have {size:,} characters, and {most:,} are read at once: shorten them"
@@ -179,6 +181,15 @@ class Answering:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
         finally:
             given_up.set()
+
+    async def _fetch_pictures(self, body: ChatRequest, about: Loaded) -> None:
+        """Fetches the pictures that are named by addresses, if hosts are named for that. Raises Refusal."""
+        hosts = self.settings.media_hosts if "picture" in about.reads else ()
+        lists = [message.content for message in body.messages if isinstance(message.content, list)]
+        if parts := [part for content in lists for part in content if hosts and part.address]:
+            files = await fetched([part.address for part in parts], hosts, self.settings.max_body)
+            for part, file in zip(parts, files, strict=True):
+                part.fetched(file)
 
     async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], Composed]:
         """Returns the generations that a conversation asks for, and how to read them. Raises Refusal."""

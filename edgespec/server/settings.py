@@ -38,6 +38,7 @@ class ServerSettings:
     embed: Path | None = None  # the model of embeddings
     # names that a request's Host may have, besides addresses and this machine's own
     hosts: frozenset[str] = frozenset()
+    media_hosts: frozenset[str] = frozenset()  # from which pictures may be fetched that clients name
     origins: tuple[str, ...] = ()  # web pages that may ask
     max_body: int = 32 * 2**20
     body_s: float = 30.0

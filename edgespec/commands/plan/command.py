@@ -139,11 +139,11 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         assumed = heads.assumed and arguments.acceptance is None
         if arguments.acceptance is None and settings == PairSettings():
             _keep(heads.name, found, assumed)
-        fit = fit_of_heads(heads.target, heads.draft, settings)
+        fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
         trained = heads.target[0].of_architecture("context_length")
         warnings = [beyond_trained(heads.name, settings.n_ctx or 0, trained, settings.rope) or ""]
         if heads.projector:
-            more = gib(heads.projector)
+            more = gib(heads.projector.total)
             warnings.append(f"{heads.name}: its projector, with which it reads pictures, takes {more} more")
         warning = "; ".join(filter(None, warnings))
         return Planned(heads.name, found, fit, assumed, warning=warning)

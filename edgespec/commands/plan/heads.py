@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import DownloadError, SettingError
-from edgespec.memory.at_load import memory_for_models
+from edgespec.memory.at_load import memory_for_models, projector_need
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.system.config import data_folder
 from edgespec_models import tiny
+from edgespec_models.fit.need import RAM, Need, Parts
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find
 from edgespec_models.shelf.store import EMBEDDED, Store, StoreError
@@ -24,7 +25,7 @@ EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time
 class PairHeads:
     """The headers of one pair, and what is known of its guesses. assumed: nothing is.
 
-    projector: bytes of the file with which it reads pictures; 0 without.
+    projector: what the file takes with which it reads pictures.
     """
 
     name: str
@@ -32,7 +33,7 @@ class PairHeads:
     draft: tuple[Header, ...] | None
     acceptance: float
     assumed: bool
-    projector: int = 0
+    projector: Need | None = None
 
 
 def local_pair(target: str, draft: str | None) -> PairHeads:
@@ -41,9 +42,8 @@ def local_pair(target: str, draft: str | None) -> PairHeads:
         heads = tuple(headers_of(target)), tuple(headers_of(draft)) if draft else None
     except HeaderError as error:
         raise SettingError(str(error)) from None
-    projector = projector_of(Path(target), AUTO)
-    size = projector.stat().st_size if projector else 0
-    return PairHeads(Path(target).stem, *heads, ACCEPTED["chat"], True, size)
+    eyes = projector_need(projector_of(Path(target), AUTO))
+    return PairHeads(Path(target).stem, *heads, ACCEPTED["chat"], True, eyes)
 
 
 def named_pair(name: str, draft: str | None) -> PairHeads:
@@ -78,8 +78,8 @@ def _installed(name: str) -> PairHeads | None:
         draft = tuple(headers_of(pair.draft.path)) if pair.draft else None
     except (StoreError, HeaderError) as error:
         raise SettingError(str(error)) from None
-    size = pair.projector.size if pair.projector else 0
-    return PairHeads(name, target, draft, *acceptance_of(name), size)
+    eyes = projector_need(pair.projector.path if pair.projector else None)
+    return PairHeads(name, target, draft, *acceptance_of(name), eyes)
 
 
 def _on_the_hub(name: str, draft: str | None) -> PairHeads:
@@ -96,8 +96,8 @@ def _on_the_hub(name: str, draft: str | None) -> PairHeads:
         raise DownloadError(str(error)) from None
     except (CatalogueError, StoreError) as error:
         raise SettingError(str(error)) from None
-    size = found.projector.size if found.projector else 0
-    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name), size)
+    eyes = Need({RAM: Parts(weights=found.projector.size)}, 0, "formula") if found.projector else None
+    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name), eyes)
 
 
 def acceptance_of(name: str) -> tuple[float, bool]:

@@ -186,6 +186,13 @@ def _add_safety(command: argparse.ArgumentParser) -> None:
         "repeatable",
     )
     group.add_argument(
+        "--media-url-hosts",
+        default="",
+        metavar="NAMES",
+        help="hosts from which pictures are fetched that clients name by http(s) addresses, with commas "
+        "between; never from addresses of this machine or its network (none)",
+    )
+    group.add_argument(
         "--cors-origin",
         action="append",
         default=[],
@@ -300,6 +307,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         chat_template=chat_template(arguments),
         embed=_embedding_model(arguments.embed) if arguments.embed else None,
         hosts=frozenset([*arguments.allowed_host, *addresses(arguments.host)]),
+        media_hosts=frozenset(filter(None, map(str.strip, arguments.media_url_hosts.lower().split(",")))),
         origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin + [PROGRAMS] * arguments.ollama),
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,

@@ -79,7 +79,7 @@ class AnswerQueue:
         if editing is not None and editing.role == "assistant":
             await self._replace_answer(talk, editing, question.text)
             return
-        attached = with_files(question)
+        attached = await asyncio.to_thread(with_files, question)
         if attached.missed:
             screen.tell(f"There is no file {', '.join(attached.missed)}: sent as written.")
         if editing is None and self.running:
