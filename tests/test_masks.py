@@ -310,7 +310,7 @@ def test_the_librarys_own_forcing_would_be_seen(monkeypatch: pytest.MonkeyPatch)
 
     forcing = Matchers(lambda shown: PIECES, ENDS, N)
     monkeypatch.setattr("edgespec.grammar.matchers._Tokens", lambda pieces, end: Usual())
-    monkeypatch.setattr("edgespec.grammar.matchers.EXACT", "%llguidance {}\n")
+    monkeypatch.setattr("edgespec.grammar.lark_text.EXACT", "%llguidance {}\n")
     monkeypatch.setattr(f"{__name__}.matchers", forcing)
     assert law_error(verify_block, "abab", "none") > 1e-2
 
