@@ -134,7 +134,7 @@ def test_a_model_is_kept_as_long_as_ollamas_clients_ask(server: Served) -> None:
             until(lambda: list(left()) == ["first:latest"])
         assert client.generate("second", "", keep_alive=0).done_reason == "unload"
         assert states(server)["second"] == "unloaded"
-        with pytest.raises(ollama.ResponseError, match="keep_alive is 'soon'"):
+        with pytest.raises(ollama.ResponseError, match="keep_alive is 'soon': give seconds"):
             client.chat("first", HELLO, keep_alive="soon")
 
 
