@@ -56,6 +56,17 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(chats: list[int] = [8]) -> None:  # noqa: B006 (a count that lasts)
+    """A chat that ends gives frozen objects back: each next collection would look through all that is imported."""
+    if not gc.get_freeze_count():
+        chats[0] -= 1
+        if not chats[0]:
+            chats[0] = 8
+            gc.collect()
+        gc.freeze()
+
+
 def move_home(patch: pytest.MonkeyPatch, home: Path) -> None:
     """Points at `home` whatever names a folder of the user's, and forgets the user's settings of EdgeSpec."""
     for name, below in USERS_FOLDERS.items():
