@@ -27,6 +27,8 @@ USERS_FOLDERS = {
 }
 SLOWEST_S = 3600  # for a test that is marked as slow
 MEMORY = Path("/dev/shm")  # of Linux: where folders are made and removed without a disk
+TESTS_A_LOOK = 100
+
 os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger
 
 
@@ -57,13 +59,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(chats: list[int] = [8]) -> None:  # noqa: B006 (a count that lasts)
-    """A chat that ends gives frozen objects back: each next collection would look through all that is imported."""
-    if not gc.get_freeze_count():
-        chats[0] -= 1
-        if not chats[0]:
-            chats[0] = 8
-            gc.collect()
+def pytest_runtest_teardown(left: list[int] = [TESTS_A_LOOK]) -> None:  # noqa: B006 (a count that lasts)
+    """A chat freezes what is old, and what it leaves is looked through now and then."""
+    left[0] -= 1
+    if not left[0]:
+        left[0] = TESTS_A_LOOK
+        gc.unfreeze()
+        gc.collect()
         gc.freeze()
 
 

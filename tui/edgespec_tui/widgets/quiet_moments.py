@@ -71,6 +71,5 @@ class QuietMoments:
         self._done = self.clock()
 
     def end(self) -> None:
-        """Gives the timing back to Python."""
-        gc.unfreeze()
+        """Gives the timing back to Python: what is frozen goes with the program, which ends now."""
         gc.set_threshold(700, 10, 10)
