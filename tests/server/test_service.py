@@ -96,7 +96,10 @@ def test_the_unit_and_the_agent_are_well_formed_and_start_the_same_command() -> 
         assert subprocess.run([analyse, "--version"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP")
+@pytest.mark.skipif(
+    not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
+    reason="there is no SIGHUP, or it is ignored (nohup)",
+)
 def test_the_file_is_read_again_when_asked_and_what_needs_a_restart_is_named(tmp_path: Path) -> None:
     path, keys = tmp_path / "any.toml", tmp_path / "keys"
     path.write_text('api-key-file = "keys"\ntemperature = 0.5\n')
