@@ -7,6 +7,8 @@ import os
 import shutil
 import stat
 import sys
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,7 +48,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return min((os.cpu_count() or 1) + 1, 4)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks as slow what a sample leaves out: it is spread over all parameters, and the same each time."""
+    sampled = defaultdict(list)
+    for item in items:
+        if (mark := item.get_closest_marker("sample")) and not item.get_closest_marker("slow"):
+            sampled[item.nodeid.partition("[")[0], mark.args[0]].append(item)
+    for (_, n), of_test in sampled.items():
+        for item in sorted(of_test, key=lambda item: zlib.crc32(item.name.encode()))[n:]:
+            item.add_marker(pytest.mark.slow)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOWEST_S))

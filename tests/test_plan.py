@@ -231,6 +231,7 @@ def test_what_was_measured_is_kept_for_this_machine_and_these_settings(
     assert pair_plan.kept_plan(head, None, settings) is None, "what makes no sense is measured anew"
 
 
+@pytest.mark.slow
 def test_what_was_measured_on_a_busy_machine_is_said_so_and_measured_anew(
     small: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
@@ -322,6 +323,7 @@ def local() -> Iterator[LocalHub]:
         yield hub
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     local: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -27,6 +27,7 @@ def block(language: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_the_file_of_the_docs_is_read_by_every_serve(tmp_path: Path) -> None:
     folder = tmp_path / "config"
     folder.mkdir()
@@ -39,6 +40,7 @@ def test_the_file_of_the_docs_is_read_by_every_serve(tmp_path: Path) -> None:
         until(lambda: "GET '/props' 200" in server.said())  # its log is that of the file
 
 
+@pytest.mark.slow
 def test_paths_are_relative_to_the_file_and_a_model_named_takes_the_place_of_its(
     tmp_path: Path, tiny_target: Path
 ) -> None:
