@@ -187,8 +187,8 @@ def placed(target: Path, draft: Path | None, machines: tuple[str, ...]) -> dict[
             if said(settings) != right[here]:
                 wrong.append(f"{name}: another text")
         held, wanted = sum(map(float, HELD.findall("\n".join(log)))), planned(target, beside, settings)
-        # MiB of compute buffers: heads have their own; with attention here and caches elsewhere, llama.cpp plans
-        # others than it allocates
+        # MiB of compute buffers: heads have their own, and with attention here and caches elsewhere
+        # llama.cpp plans others than it allocates
         slack = 1.5 if settings.placement.overrides else 0.5 if headed else 0.12
         if abs(wanted - held) > 0.02 * wanted + slack:
             wrong.append(f"{name}: {wanted:.2f} MiB planned, {held:.2f} held")

@@ -26,7 +26,16 @@ USERS_FOLDERS = {
     "APPDATA": "AppData/Roaming",
 }
 SLOWEST_S = 3600  # for a test that is marked as slow
+MEMORY = Path("/dev/shm")  # of Linux: where folders are made and removed without a disk
 os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger
+
+
+def pytest_configure() -> None:
+    """Tests write some thousand folders: into memory, where there is plenty, and programs may lie there."""
+    if MEMORY.is_dir() and os.access(MEMORY, os.W_OK):
+        has = os.statvfs(MEMORY)
+        if has.f_bavail * has.f_frsize > 4 << 30 and not has.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -5,26 +5,22 @@ Every worker of the tests reads every test file, and some of these take seconds.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from types import ModuleType
+from importlib import import_module
 from typing import Any
 
 
-def late(name: str) -> Any:
-    """Returns a module that is loaded with its first attribute."""
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.find_spec(name)
-    assert spec and spec.loader, f"{name} is not installed"
-    loader = importlib.util.LazyLoader(spec.loader)
-    spec.loader = loader
-    module: ModuleType = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    loader.exec_module(module)
-    return module
+class Late:
+    """A module that is imported for its first public name. (pytest asks all that a file holds.)"""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(import_module(self._name), name)
 
 
-anthropic = late("anthropic")
-ollama = late("ollama")
-openai = late("openai")
+anthropic: Any = Late("anthropic")
+ollama: Any = Late("ollama")
+openai: Any = Late("openai")

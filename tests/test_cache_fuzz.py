@@ -247,19 +247,19 @@ def test_logits_are_those_of_a_fresh_reading_where_evaluations_are_filled_up(
 def test_logits_are_those_of_a_fresh_reading_after_restarts(
     kind: str, tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = fuzzed(kind, tmp_path, tally, 5, steps=100, slots=2, store=True, scarce=True, disk=monkeypatch)
+    found = fuzzed(kind, tmp_path, tally, 5, steps=50, slots=2, store=True, scarce=True, disk=monkeypatch)
     assert tally.rows > 100
     assert found or kind == "sliding", "such states serve only where they end: test_prompt_files.py has it"
 
 
-@pytest.mark.parametrize("kind", ["attention", "sliding", "hybrid", "m-rope"])
+@pytest.mark.parametrize("kind", ["sliding", "hybrid", "m-rope"])
 def test_logits_are_those_of_a_fresh_reading_with_pictures(
     kind: str, tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole ones, evaluated at once or not, whose cells and positions differ in number."""
     disk = None if kind == "hybrid" else monkeypatch
-    fuzzed(kind, tmp_path, tally, 6, steps=100, slots=3, store=True, scarce=True, disk=disk, media=True)
-    assert tally.rows > 100
+    fuzzed(kind, tmp_path, tally, 6, steps=40, slots=3, store=True, scarce=True, disk=disk, media=True)
+    assert tally.rows > 50
 
 
 @pytest.mark.slow

@@ -163,7 +163,9 @@ def disturbed_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "work", ["one core", *(pytest.param(work, marks=pytest.mark.slow) for work in list(WORK)[1:])]
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [*(pytest.param(kind, marks=pytest.mark.slow) for kind in list(KINDS)[:3]), *list(KINDS)[3:]]
+)
 def test_after_40_tokens_of_quiet_it_is_as_fast_as_if_nothing_had_been(kind: str, work: str) -> None:
     """0.95 of an undisturbed start within two standard errors: one comparison in 40 is below by chance.
     With level and ratios learned together, sizes that looked dear were never tried again."""

@@ -136,7 +136,7 @@ def test_greedy_text_is_the_same_with_a_draft_and_without(pairs: dict[str, Pair]
     assert complaint(differences(pair, requests), identical=is_identical(pair)) is None
 
 
-@pytest.mark.parametrize("kind, seeds", [("plain", 8), ("hybrid", 4), ("recurrent", 4), ("mixed", 2)])
+@pytest.mark.parametrize("kind, seeds", [("plain", 3), ("hybrid", 2), ("recurrent", 2), ("mixed", 1)])
 def test_the_same_seed_gives_the_same_text_whoever_drafts(
     pairs: dict[str, Pair], kind: str, seeds: int
 ) -> None:
@@ -289,6 +289,7 @@ def test_the_first_tokens_have_the_targets_distribution_in_coupled_mode(pairs: d
     assert p_value(pairs["far"], lambda i: sampled(i, seed=i)) > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_the_first_tokens_have_the_targets_distribution_on_a_hybrid_model(pairs: dict[str, Pair]) -> None:
     assert p_value(pairs["hybrid"], sampled, 800) > FALSE_ALARM
 

@@ -258,7 +258,10 @@ def test_the_pace_lets_a_head_compete_and_leaves_text_alone(pair: Pair) -> None:
 FORMED = Grammar("regex", "(item [a-z]{1,6}: (yes|no), ){3}end")  # some of it is settled without the target
 
 
-@pytest.mark.parametrize("sampling", [GREEDY.sampling, Sampling(repeat_penalty=1.3, top_k=40)])
+@pytest.mark.parametrize(
+    "sampling",
+    [pytest.param(GREEDY.sampling, marks=pytest.mark.slow), Sampling(repeat_penalty=1.3, top_k=40)],
+)
 def test_heads_guess_under_a_grammar_and_under_penalties(pair: Pair, sampling: Sampling) -> None:
     for grammar in (FORMED, None):
         request = Request(sampling, max_tokens=40, seed=3, grammar=grammar)

@@ -49,10 +49,10 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
         "events",
         "recent",
     },
-    {"json_body", "presence", "worker_process", "media"},
+    {"json_body", "presence", "worker_process", "media", "remote_media"},
     {"worker_requests"},
     {"worker_life"},
-    {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
+    {"supervisor", "bodies", "body_child", "front_page", "embeddings", "early_stream"},
     {"turns", "generation", "announcing", "gate"},
     {"dialects.lists", "dialects.numbers"},
     {"dialects.structured", "dialects.tools"},
@@ -327,8 +327,8 @@ def test_the_whole_core_loads_without_llama_cpp() -> None:
 def test_the_web_process_and_the_engine_know_nothing_of_each_other() -> None:
     """One has no llama.cpp in it, which could end it; the other no HTTP, which would hold up its loop."""
     web = loaded(*in_rooms("server"), "edgespec.commands.serve.command")
-    templates = "jinja2"  # rendered in another process
-    assert not {"llama_cpp", "torch", "textual", "edgespec.engine.pair", "huggingface_hub", templates} & web
+    elsewhere = {"llama_cpp", "edgespec.engine.pair", "numpy", "jinja2", "huggingface_hub"}
+    assert not {"torch", "textual", *elsewhere} & web
     assert not {"starlette", "fastapi", "pydantic", "uvicorn", "asyncio"} & loaded("edgespec.engine.worker")
 
 

@@ -12,15 +12,16 @@ import numpy as np
 import psutil
 import pytest
 import tiny_gguf
+from tiny_projector import write_seeing
 
 from edgespec.engine.pair import Pair, PairSettings
 from edgespec.errors import DoesNotFitError, EngineDiedError, ModelFileError, ModelUnsupportedError
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.model import Model, listening
+from edgespec.llama.model import Model, listening, mtmd_cpp
 from edgespec.memory import at_load, free
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec_models.fit.formulas import formula_need
-from edgespec_models.fit.need import RAM, Need
+from edgespec_models.fit.need import RAM, Device, Need
 from edgespec_models.gguf.header import read_file
 
 MIB = 2**20
@@ -247,3 +248,20 @@ def test_needs_are_added_up_by_device() -> None:
     assert need.total == 18 and need.on(RAM) == 7 and need.on("Vulkan0") == 0
     assert need.parts == Parts(weights=8, cache=4, compute=6)
     assert np.isclose(need.parts.total, need.total)
+
+
+def test_a_projector_is_asked_for_too(oracle: MemoryOracle, tmp_path: Path) -> None:
+    """What is said is what its file's weights are, and room for a picture; a pair has the rest."""
+    try:
+        mtmd_cpp()
+    except ModelUnsupportedError as missing:
+        pytest.skip(str(missing))
+    target, projector = write_seeing(tmp_path, "gemma3")
+    need = oracle.projector(str(projector))
+    weights = sum(tensor.n_bytes or 0 for tensor in read_file(projector).tensors)
+    assert abs(need.devices[RAM].weights - weights) < 2**14 and need.devices[RAM].compute > 2**17
+    room = [Device(RAM, 2**30, 2**30)]
+    fit = at_load.pair_fit(target, None, PairSettings(), room, projector=need)
+    assert fit.devices[0].free == 2**30 - need.total
+    projector.write_bytes(b"GGUF")
+    assert at_load.projector_need(projector) is None and at_load.projector_need(None) is None

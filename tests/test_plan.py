@@ -195,7 +195,7 @@ def test_speeds_and_words_are_those_of_where_the_experts_lie(
 
     speeds = [speed(on_a_card(*asked)) for asked in ((), (ALL, (1,)), (ALL, (0, 1, 2, 3, 4, 5)), (3,), (0,))]
     assert speeds == sorted(speeds, reverse=True) and len(set(speeds)) == 5
-    monkeypatch.setattr(header_fit, "pair_fit", lambda *_: on_a_card(cpu_moe=(0, 1, 2, 3)))
+    monkeypatch.setattr(header_fit, "pair_fit", lambda *_, **__: on_a_card(cpu_moe=(0, 1, 2, 3)))
     words = ["plan", "--target", str(mixture), "--draft", str(mixture)]
     assert cli.main([*words, "--json"]) == 0
     (pair,) = told(capsys)["pairs"]
@@ -217,7 +217,7 @@ def test_speeds_and_words_are_those_of_where_the_experts_lie(
 def test_a_quantisation_suits_if_only_experts_lie_in_main_memory(
     fit: Fit, grade: int, small: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(header_fit, "pair_fit", lambda *_: fit)
+    monkeypatch.setattr(header_fit, "pair_fit", lambda *_, **__: fit)
     assert header_fit.suitable([[read_file(small)]]) == grade
 
 

@@ -307,13 +307,18 @@ def write_down(folder: Path, kind: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "stage", "after", "found"),
     [
-        ("attention", "writing", 0, 0),
         ("attention", "writing", 60, 512),
-        ("attention", "before the name", 1, 512),
         ("attention", "after the name", 1, 1024),
-        ("sliding", "writing", 5, 0),
         ("hybrid", "before the name", 0, 0),
-        ("hybrid", "after the name", 0, 1100),
+        *(
+            pytest.param(*of, marks=pytest.mark.slow)
+            for of in (
+                ("attention", "writing", 0, 0),
+                ("attention", "before the name", 1, 512),
+                ("sliding", "writing", 5, 0),
+                ("hybrid", "after the name", 0, 1100),
+            )
+        ),
     ],
 )
 def test_whatever_a_killed_program_left_gives_the_logits_of_a_fresh_reading(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_endpoint import FakeEndpoint
 from test_tui_chat import on_a_loop
 from textual import events
+from textual.style import Style
+from tiny_projector import png
 from tui_driver import Driven, driven
 
 from edgespec.errors import SettingError
@@ -18,6 +22,7 @@ from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.widgets.attached_files import LARGEST_FILE, mention_of, with_files
 from edgespec_tui.widgets.completions import choices
 from edgespec_tui.widgets.question import Insert, QuestionText, question_of
+from edgespec_tui.widgets.thumbnail import half_blocks
 from edgespec_tui.widgets.turn_view import QuestionView
 
 LOG = "\n".join(f"line {i}" for i in range(2000))
@@ -89,6 +94,17 @@ async def test_a_very_long_question_of_a_kept_chat_is_folded_too() -> None:
         assert it.chat.query_one(QuestionView).turn.text == LOG
 
 
+@pytest.mark.slow
+@on_a_loop
+async def test_a_kept_chat_shows_pictures_and_tells_which_are_gone() -> None:
+    talk = Conversation()
+    kept = f"2 {base64.b64encode(bytes(12)).decode()}"
+    question = QuestionText("see both", (), (__file__ + ".png", "/no/cat.png"), (kept,))
+    talk.change(replace(talk.add("user", question.text), settings=question.settings()))
+    async with driven(ChatApp(FakeEndpoint(), first=talk)) as it:
+        assert "▀▀" in it.text() and "cat.png is no longer there" in it.text()
+
+
 # --- files
 
 
@@ -125,6 +141,21 @@ def test_a_picture_stays_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "empty.jpg").touch()
     with pytest.raises(SettingError, match="empty.jpg is empty"):
         with_files(QuestionText("see @empty.jpg"))
+
+
+def test_a_small_copy_of_a_picture_is_kept(tmp_path: Path) -> None:
+    """It is shown in half blocks, and when the file is gone; what is no picture shows nothing."""
+    (tmp_path / "a.png").write_bytes(png(160, 80, (220, 30, 30)))
+    made = with_files(QuestionText(f"see @{tmp_path}/a.png")).question
+    assert question_of(made.text, made.settings()) == made
+    lines = half_blocks(made.thumbnails[0])
+    assert len(lines) == 8 and {line.plain for line in lines} == {"▀" * 32}
+    middle = lines[4].spans[16].style
+    assert isinstance(middle, Style) and middle.foreground and middle.foreground.rgb == (220, 30, 30)
+    (tmp_path / "a.png").write_bytes(png()[:90])
+    assert with_files(QuestionText(f"see @{tmp_path}/a.png")).question.thumbnails == ("",)
+    for kept in ("", "8", "x AAAA", "8 AAAA", "99 AAAA", "1 ####"):
+        assert half_blocks(kept) == []
 
 
 def test_a_picture_dropped_into_the_terminal_is_named(tmp_path: Path) -> None:

@@ -76,9 +76,3 @@ def runs(tokens: Tokens) -> Iterator[tuple[int, int]]:
     begins = np.flatnonzero(media & (~tokens & _BEGINS > 0) | np.diff(media, prepend=media[:1]))
     edges = sorted({0, *begins.tolist(), tokens.size})
     yield from zip(edges, edges[1:], strict=False)
-
-
-def is_sound(file: bytes) -> bool:
-    """Returns whether a file is a sound that can be read: WAV or MP3."""
-    wav = file[:4] == b"RIFF" and file[8:12] == b"WAVE"
-    return wav or file.startswith((b"ID3", b"\xff\xfb", b"\xff\xf3", b"\xff\xf2"))

@@ -43,7 +43,8 @@ class PairFiles:
     """What a pair is loaded from.
 
     head: in the draft's file or, without one, in the target's. translation: for a draft with another
-    vocabulary. medium: cells of the largest picture that the target has to read at once.
+    vocabulary. medium: cells of the largest picture that the target has to read at once; encoding: bytes of
+    RAM that its projector takes only then.
     """
 
     target: Path
@@ -51,6 +52,7 @@ class PairFiles:
     head: Head | None = None
     translation: Translation | None = None
     medium: int = 0
+    encoding: int = 0
 
     @property
     def head_in_target(self) -> bool:
@@ -65,7 +67,7 @@ def load_what_fits(
     Also returns the settings it was loaded with, and in words what was given up to fit into memory.
     """
     full = DeviceFullError("no plan was tried")
-    for planned, gave_up in plans(files.target, files.draft, settings, cards()):
+    for planned, gave_up in plans(files.target, files.draft, settings, cards(), files.encoding):
         with ExitStack() as tried:
             try:
                 loaded = load_pair(tried, files, planned, n_rows, on_progress)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.media import cells
-from edgespec.engine.messages import Attachment
+from edgespec.engine.messages import LARGEST, Attachment
 from edgespec.errors import EngineError, GivenUpError, ModelUnsupportedError, SettingError
 from edgespec.llama.medium import Medium
 from edgespec.system.json_child import ChildDiedError, JsonChild
@@ -31,7 +31,6 @@ from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, TOO_M
 
 BUDGET = 2**29  # bytes of rows that are kept
 LONGEST_S = 300.0  # for encoding one medium
-LARGEST = {"picture": 30 * 2**20, "sound": 10 * 2**20}  # bytes of a file
 PICTURE = Limits(cpu_s=20.0, wall_s=60.0, memory=2**30, text=2**27)
 Tokens = NDArray[np.int32]
 Piece = Tokens | Medium
@@ -59,6 +58,7 @@ class MediaReader:
             raise
         self.sees, self.hears = bool(about["sees"]), bool(about["hears"])
         self.at_once = int(about["at_once"])  # cells of the largest picture that is evaluated at once
+        self.buffers = int(about["buffers"])  # bytes of RAM that encoding takes, and nothing fills before
 
     def __enter__(self) -> MediaReader:
         return self

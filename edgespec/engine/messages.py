@@ -44,6 +44,9 @@ class LoadRequest:
     queue: int
 
 
+LARGEST = {"picture": 30 * 2**20, "sound": 10 * 2**20}  # bytes of an attachment
+
+
 @dataclass(frozen=True, slots=True)
 class Attachment:
     """A file that a prompt contains."""

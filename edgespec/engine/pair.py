@@ -74,8 +74,9 @@ class Pair(StreamMaker):
             settings = replace(settings, draft_gpu_layers=0)
         with ExitStack() as opened:
             self.media, self.no_media = _media_reader(opened, Path(target), settings)
-            at_once = self.media.at_once if self.media else 0
-            files = PairFiles(Path(target), small, head, self.translation, at_once)
+            files = PairFiles(Path(target), small, head, self.translation)
+            if self.media:
+                files = replace(files, medium=self.media.at_once, encoding=self.media.buffers)
             loaded, settings, self.gave_up = load_what_fits(opened, files, settings, self.n_rows, on_progress)
             if known is None:
                 loaded, settings = place.choose(opened, loaded, settings, self.translation)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,56 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.media import is_sound
+from edgespec.chat.sound import is_sound
 from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
-from edgespec.llama.model import Model, complaints, last_complaint, mtmd_cpp, take_log
+from edgespec.llama.devices import cards
+from edgespec.llama.model import Model, complaints, last_complaint, listening, mtmd_cpp, take_log
 from edgespec.system.cores import threads_wanted
+from edgespec_models.fit.need import RAM, Parts
 
 TEXT, IMAGE = 0, 1  # kinds of chunks
 WIDEST = 4096  # pixels; the sizes for which it is asked how many cells a picture may take
 TRIAL = 64  # pixels of the picture with which a projector is tried when it is loaded
+_BACKEND = re.compile(r"CLIP using (\S+) backend")
+_WEIGHTS = re.compile(r"model size: +([0-9.]+) MiB")
+_COMPUTE = re.compile(r"(\S+) compute buffer size = +([0-9.]+) MiB")
 Piece = dict[str, Any]  # {"tokens": ids}, or what `medium.Medium` has
+
+
+def loaded(path: Path, model: Any, *, on_gpu: bool) -> tuple[Any, dict[str, Parts]]:
+    """Returns a projector's handle, and what it takes on each device. model: its target's handle, or None.
+
+    Buffers for a large picture are reserved, but none is encoded. Raises ModelFileError.
+    """
+    mtmd = mtmd_cpp()
+    take_log(mtmd)
+    params = mtmd.mtmd_context_params_default()
+    params.use_gpu, params.n_threads = on_gpu, threads_wanted()
+    complaints.clear()
+    with listening() as log:
+        handle = mtmd.mtmd_init_from_file(os.fsencode(path), model, params)
+    if not handle:
+        why = " ".join(last_complaint().split())
+        raise ModelFileError(f"llama.cpp cannot load the projector {path}: {why}")
+    return handle, _memory(log)
+
+
+def _memory(log: Iterable[str]) -> dict[str, Parts]:
+    """Returns what llama.cpp says of the encoders that it loads, one for pictures, one for sound."""
+    places, found = {card.name for card in cards()}, dict[str, Parts]()
+    reserved: dict[tuple[int, str], int] = {}
+    where, encoder = RAM, 0
+    for line in log:
+        if match := _BACKEND.search(line):
+            where, encoder = match[1] if match[1] in places else RAM, encoder + 1
+        elif match := _WEIGHTS.search(line):
+            found[where] = found.get(where, Parts()) + Parts(weights=round(float(match[1]) * 2**20))
+        elif match := _COMPUTE.search(line):  # twice, if it goes without flash attention
+            device = match[1] if match[1] in places else RAM
+            reserved[encoder, device] = round(float(match[2]) * 2**20)
+    for (_, device), size in reserved.items():
+        found[device] = found.get(device, Parts()) + Parts(compute=size)
+    return found
 
 
 class Projector:
@@ -38,14 +80,8 @@ class Projector:
         """target: the model that is to read, of which only the vocabulary and the sizes are loaded."""
         self.path, self._mtmd = path, mtmd_cpp()
         self._model = Model(target, n_gpu_layers=0, no_alloc=True, head=True)
-        take_log(self._mtmd)
-        params = self._mtmd.mtmd_context_params_default()
-        params.use_gpu, params.n_threads, params.warmup = on_gpu, threads_wanted(), False
-        complaints.clear()
-        handle = self._handle = self._mtmd.mtmd_init_from_file(os.fsencode(path), self._model.handle, params)
-        if not handle:
-            why = " ".join(last_complaint().split())
-            raise ModelFileError(f"llama.cpp cannot load the projector {path}: {why}")
+        handle, self.memory = loaded(path, self._model.handle, on_gpu=on_gpu)
+        self._handle = handle
         self.sees, self.hears = (
             bool(can(handle)) for can in (self._mtmd.mtmd_support_vision, self._mtmd.mtmd_support_audio)
         )

@@ -9,6 +9,7 @@ from typing import Any
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.llama.projector import Piece, Projector
 from edgespec.system.json_child import answer_questions
+from edgespec_models.fit.need import RAM
 
 _loaded: list[Projector] = []
 
@@ -27,7 +28,13 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
             return {"pieces": list(map(_sent, projector.sound(base64.b64decode(question["sound"]))))}
     except EdgeSpecError as error:
         return {"error": str(error), "setting": isinstance(error, SettingError)}
-    return {"sees": projector.sees, "hears": projector.hears, "at_once": projector.at_once}
+    buffers = projector.memory[RAM].compute if RAM in projector.memory else 0
+    return {
+        "sees": projector.sees,
+        "hears": projector.hears,
+        "at_once": projector.at_once,
+        "buffers": buffers,
+    }
 
 
 def _sent(piece: Piece) -> Piece:

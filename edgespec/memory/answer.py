@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import llama_cpp as C
@@ -20,7 +21,8 @@ from edgespec.llama import remote
 from edgespec.llama.devices import cards
 from edgespec.llama.heads.head_settings import OF_NEXTN, head_settings, new_head_context, row_width
 from edgespec.llama.heads.hidden_rows import rows_kept
-from edgespec.llama.model import Model, listening
+from edgespec.llama.model import Model, listening, mtmd_cpp
+from edgespec.llama.projector import loaded
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec.memory.question import Question
 from edgespec.pairs.placement import Rule, place_of
@@ -201,6 +203,10 @@ def main() -> None:
         try:
             if "devices" in asked:
                 return {"devices": [asdict(card) for card in cards()]}
+            if "projector" in asked:
+                handle, found = loaded(Path(asked["projector"]), None, on_gpu=True)
+                mtmd_cpp().mtmd_free(handle)
+                return {"devices": {name: asdict(parts) for name, parts in found.items()}}
             for listed in ("rpc", "tensor_split"):  # JSON has no tuples
                 asked[listed] = tuple(asked[listed])
             asked["rules"] = tuple((pattern, device) for pattern, device in asked["rules"])

@@ -5,14 +5,14 @@ The formula shows at once that a small pair fits; if it could be close, llama.cp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from edgespec.errors import DoesNotFitError, EdgeSpecError, MachineLostError, ModelFileError
-from edgespec.memory.free import free_memory
+from edgespec.memory.free import free_memory, mapped_files
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.placement import expert_layers
@@ -33,19 +33,19 @@ ROWS = {True: 49, False: 63}  # logits rows of the target: alone (the longest dr
 
 
 def fitted(
-    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
+    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device], taken: int = 0
 ) -> tuple[PairSettings, tuple[str, ...]]:
     """Returns the settings with which the pair fits, and in words what was given up for that; chooses context
     and layers if they are not set.
 
-    cards: the graphics cards that llama.cpp uses. Raises DoesNotFitError, which says what would fit,
-    ModelFileError for a damaged header, which llama.cpp never sees, and MachineLostError. Other problems
-    of a sound file pass: loading it reports them.
+    cards: the graphics cards that llama.cpp uses. taken: bytes of RAM that will be taken besides.
+    Raises DoesNotFitError, which says what would fit, ModelFileError for a damaged header, which llama.cpp
+    never sees, and MachineLostError. Other problems of a sound file pass: loading it reports them.
     """
     try:
-        if not (cards or settings.rpc) and _plenty(target, draft, settings):
+        if not (cards or settings.rpc) and _plenty(target, draft, settings, taken):
             return settings, ()
-        fit = pair_fit(target, draft, settings, [ram(), *_machines(settings), *cards])
+        fit = pair_fit(target, draft, settings, [ram(taken), *_machines(settings), *cards])
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
     except MachineLostError:
@@ -65,13 +65,13 @@ def fitted(
 
 
 def plans(
-    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
+    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device], taken: int = 0
 ) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
     """Yields what `fitted` returns and, in case a card has less memory than it reported, smaller
     plans, the last without a card. If the layers are set, there is one plan. Those of
     `settings.plans_failed` are skipped, but never the last."""
     different: list[tuple[PairSettings, tuple[str, ...]]] = []
-    for plan in _smaller_and_smaller(target, draft, settings, cards):
+    for plan in _smaller_and_smaller(target, draft, settings, cards, taken):
         if different and plan[0] == different[-1][0]:
             continue  # the card had no room for exactly that
         different.append(plan)
@@ -82,26 +82,46 @@ def plans(
 
 
 def _smaller_and_smaller(
-    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device]
+    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device], taken: int
 ) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
-    yield fitted(target, draft, settings, cards)
+    yield fitted(target, draft, settings, cards, taken)
     if not cards or settings.n_gpu_layers >= 0:
         return
     why = "a graphics card had less memory than it reported"
     for share in SMALLER_PLANS:
         with suppress(DoesNotFitError):
             less = [replace(card, free=int(card.free * share)) for card in cards]
-            smaller, gave_up = fitted(target, draft, settings, less)
+            smaller, gave_up = fitted(target, draft, settings, less, taken)
             yield smaller, (why, *gave_up)
     settings = replace(settings, n_gpu_layers=0, draft_gpu_layers=0)
-    settings, gave_up = fitted(target, draft, settings, [])
+    settings, gave_up = fitted(target, draft, settings, [], taken)
     yield settings, (why, "all layers stay in RAM", *gave_up)
 
 
+def fits_beside(target: Path, draft: Path | None, settings: PairSettings, engines: Sequence[int]) -> bool:
+    """Returns whether a pair fits beside what is loaded, and gives up nothing for that.
+
+    engines: the processes that have models. True for files that cannot be read: loading them says why.
+    """
+    if settings.rpc:  # each of these machines has one client at a time
+        return False
+    try:
+        fit = pair_fit(target, draft, settings, taken=sum(map(mapped_files, engines)))
+    except (EdgeSpecError, HeaderError):
+        return True
+    return fit.fits and not fit.gave_up
+
+
 def pair_fit(
-    target: Path, draft: Path | None, settings: PairSettings, devices: list[Device] | None = None
+    target: Path,
+    draft: Path | None,
+    settings: PairSettings,
+    devices: list[Device] | None = None,
+    taken: int = 0,
+    projector: Need | None = None,
 ) -> Fit:
-    """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine.
+    """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine. taken: bytes of
+    its memory that look free and are not. projector: what lies there beside the pair.
 
     Raises HeaderError for a file that is not a model, MachineLostError if a machine of --rpc cannot serve
     us, and what MemoryOracle.need raises.
@@ -112,9 +132,13 @@ def pair_fit(
         settings = replace(settings, slots=1)
     with MemoryOracle() as oracle:
         asks = _asks(oracle, headers, files, settings)
+        if devices is None:
+            devices = [ram(taken), *_machines(settings), *oracle.devices()]
+        if projector:
+            devices = [replace(one, free=one.free - projector.on(one.name)) for one in devices]
         return choose(
             asks,
-            devices if devices is not None else [ram(), *_machines(settings), *oracle.devices()],
+            devices,
             has_draft=draft is not None,
             n_ctx_train=headers["target"][0].of_architecture("context_length", USUAL_N_CTX) or USUAL_N_CTX,
             n_ctx=settings.n_ctx,
@@ -124,10 +148,19 @@ def pair_fit(
         )
 
 
-def ram() -> Device:
-    """Returns the machine's own memory."""
+def ram(taken: int = 0) -> Device:
+    """Returns the machine's own memory. taken: bytes that look free and are not."""
     free, total = free_memory()
-    return Device(RAM, free, total)
+    return Device(RAM, free - taken, total)
+
+
+def projector_need(path: Path | None) -> Need | None:
+    """Returns what a projector takes; None without one, and of one that cannot be used."""
+    try:
+        with MemoryOracle() as oracle:
+            return oracle.projector(str(path)) if path else None
+    except EdgeSpecError:
+        return None
 
 
 def _machines(settings: PairSettings) -> list[Device]:
@@ -207,9 +240,8 @@ def _asks(
     return ask
 
 
-def _plenty(target: Path, draft: Path | None, settings: PairSettings) -> bool:
-    """True if even twice the formula's figure is free."""
-    needed = 0
+def _plenty(target: Path, draft: Path | None, settings: PairSettings, needed: int) -> bool:
+    """True if even twice the formula's figure is free. needed: bytes besides."""
     for path, rows in ((target, 63), (draft, settings.slots)):
         if path:
             headers = headers_of(path)

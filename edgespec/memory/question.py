@@ -65,6 +65,11 @@ class MemoryOracle:
             self._known[question] = Need(devices, said["n_layers"])
         return self._known[question]
 
+    def projector(self, path: str) -> Need:
+        """Returns what a projector takes: its weights are read for it, and room is made for a picture."""
+        said = self._ask({"projector": path})["devices"]
+        return Need({name: Parts(**parts) for name, parts in said.items()}, 0)
+
     def devices(self) -> list[Device]:
         """Returns the graphics cards that this build of llama.cpp can use."""
         return [Device(**device) for device in self._ask({"devices": True})["devices"]]

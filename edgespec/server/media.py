@@ -6,7 +6,7 @@ import base64
 import binascii
 from collections.abc import Sequence
 
-from edgespec.core.media import is_sound
+from edgespec.chat.sound import is_sound
 from edgespec.engine.media_marks import MARKER
 from edgespec.engine.messages import Attachment, Mixed
 from edgespec.server.refusal import Refusal

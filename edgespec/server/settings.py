@@ -38,6 +38,7 @@ class ServerSettings:
     embed: Path | None = None  # the model of embeddings
     # names that a request's Host may have, besides addresses and this machine's own
     hosts: frozenset[str] = frozenset()
+    media_hosts: frozenset[str] = frozenset()  # from which pictures may be fetched that clients name
     origins: tuple[str, ...] = ()  # web pages that may ask
     max_body: int = 32 * 2**20
     body_s: float = 30.0
@@ -47,6 +48,7 @@ class ServerSettings:
     defaults: RequestDefaults = RequestDefaults()
     log: LogFormat = "quiet"
     idle_s: float | None = None  # seconds without a request after which the model is unloaded; None keeps it
+    models_max: int = 1  # in memory at the same time
     verbose: bool = False  # chats show prompts
     slot_folder: Path | None = None  # where slots' texts may be saved
     no_slots: bool = False  # those routes are closed

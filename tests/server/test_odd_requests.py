@@ -187,7 +187,7 @@ def play(server: Served, seconds: float, most: int, seed: int) -> Probe:
 
 
 def test_the_worker_hears_after_every_odd_request(server: Served) -> None:
-    probe = play(server, 12, 60, seed=1)
+    probe = play(server, 12, 30, seed=1)
     assert sum(probe.statuses.values()) > 10 and probe.statuses[400] and probe.restarts == 0
     assert "Traceback" not in server.said() and server.chat(max_tokens=2).status == 200
 

@@ -75,7 +75,7 @@ def test_what_cannot_be_restored_is_said_and_changes_nothing(slots: tuple[Served
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGTERM")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_prompts_are_there_after_a_restart(how: signal.Signals, tmp_path: Path) -> None:
     """After kill -9, as far as they were written while nobody asked."""
     found = []

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.errors import EdgeSpecError
-from edgespec.memory.at_load import pair_fit
+from edgespec.memory.at_load import pair_fit, projector_need
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import projector_of, reads_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import here, library_folder, whole_build
 from edgespec_models.fit.fit import SMALLER, Fit, gib
-from edgespec_models.fit.need import Parts
+from edgespec_models.fit.need import Need, Parts
 from edgespec_models.gguf.facts import facts_of, learned_positions, why_not_usable
 from edgespec_models.gguf.head_check import own_head, why_not_driven
 from edgespec_models.gguf.header import Header, HeaderError, read_file
@@ -119,13 +119,14 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
     beyond = beyond_trained(target.name, settings.n_ctx or 0, trained, settings.rope)
     told = [note("context", beyond, f"--ctx {trained}, or less, if they do")] if beyond else []
     try:
-        found = pair_fit(target, draft, settings)
+        eyes = projector_need(projector_of(target, settings.mmproj))
+        found = pair_fit(target, draft, settings, projector=eyes)
     except (HeaderError, EdgeSpecError) as error:
         return [*told, note("memory", f"the memory that the pair takes is unknown: {error}")]
-    return [*told, _memory(found, name)]
+    return [*told, _memory(found, name, eyes)]
 
 
-def _memory(found: Fit, name: str) -> Finding:
+def _memory(found: Fit, name: str, projector: Need | None) -> Finding:
     choice = found.choice
     facts = {
         "n_ctx": choice.n_ctx,
@@ -133,6 +134,7 @@ def _memory(found: Fit, name: str) -> Finding:
         "n_gpu_layers": choice.n_gpu_layers,
         "needs": {model: need.total for model, need in choice.needs.items()},
         "devices": {device.name: choice.on(device.name) for device in found.devices},
+        "projector": projector.total if projector else 0,
     }
     if not found.fits:
         return problem("memory", found.sentence(name), " or ".join(found.proposals) or SMALLER, **facts)
@@ -147,6 +149,7 @@ def _memory(found: Fit, name: str) -> Finding:
         f"the pair takes {gib(choice.total)} with a context of {choice.n_ctx:,} tokens ("
         + ", ".join(f"{kind} {gib(size)}" for kind, size in kinds.items() if size)
         + ")"
+        + (f", its projector {gib(projector.total)}" if projector else "")
         + (f": {found.where}" if found.where else "")
     )
     if found.gave_up:

@@ -9,7 +9,7 @@ from typing import Any
 
 from edgespec.commands.table import table
 from edgespec.errors import EdgeSpecError
-from edgespec.memory.at_load import pair_fit
+from edgespec.memory.at_load import pair_fit, projector_need
 from edgespec.pairs.projector import reads_of
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.terminal import one_line
@@ -136,7 +136,9 @@ def place_text(pair: InstalledPair) -> str:
     if pair.missing:
         return ""
     try:
-        found = pair_fit(pair.target.path, pair.draft.path if pair.draft else None, PairSettings())
+        projector = projector_need(pair.projector.path if pair.projector else None)
+        draft = pair.draft.path if pair.draft else None
+        found = pair_fit(pair.target.path, draft, PairSettings(), projector=projector)
     except (HeaderError, EdgeSpecError):
         return ""
     return found.where if found.fits else ""

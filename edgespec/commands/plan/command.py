@@ -133,7 +133,7 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         for placed, model in ((settings.placement, heads.target), (settings.draft_placement, heads.draft)):
             placed.check(model or heads.target)
         expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
-        fit = fit_of_heads(heads.target, heads.draft, settings)
+        fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
         found = plan_pair(
             heads.target,
             heads.draft,
@@ -149,7 +149,7 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         trained = heads.target[0].of_architecture("context_length")
         warnings = [beyond_trained(heads.name, settings.n_ctx or 0, trained, settings.rope) or ""]
         if heads.projector:
-            more = gib(heads.projector)
+            more = gib(heads.projector.total)
             warnings.append(f"{heads.name}: its projector, with which it reads pictures, takes {more} more")
         warning = "; ".join(filter(None, warnings))
         return Planned(heads.name, found, fit, assumed, warning=warning)

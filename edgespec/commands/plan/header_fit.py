@@ -11,18 +11,22 @@ from edgespec.errors import EdgeSpecError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.fit import ALL, USEFUL_N_CTX, Fit
+from edgespec_models.fit.need import Need
 from edgespec_models.gguf.header import Header
 
 
 def fit_of_heads(
-    target: Sequence[Header], draft: Sequence[Header] | None, settings: PairSettings | None = None
+    target: Sequence[Header],
+    draft: Sequence[Header] | None,
+    settings: PairSettings | None = None,
+    projector: Need | None = None,
 ) -> Fit | None:
     """Returns the memory that a pair takes, by its headers alone; None if that is impossible."""
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         try:
             first = write_stub(Path(folder), "target", target)
             second = write_stub(Path(folder), "draft", draft) if draft else None
-            return pair_fit(first, second, settings or PairSettings())
+            return pair_fit(first, second, settings or PairSettings(), projector=projector)
         except (EdgeSpecError, OSError):
             return None
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from edgespec.commands.plan.header_fit import suitable
 from edgespec.errors import DownloadError, SettingError
-from edgespec.memory.at_load import memory_for_models
+from edgespec.memory.at_load import memory_for_models, projector_need
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import data_folder
 from edgespec_models import tiny
+from edgespec_models.fit.need import RAM, Need, Parts
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find
 from edgespec_models.shelf.store import EMBEDDED, Store, StoreError
@@ -27,7 +28,7 @@ EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time
 class PairHeads:
     """The headers of one pair, and what is known of its guesses. assumed: nothing is.
 
-    projector: bytes of the file with which it reads pictures; 0 without.
+    projector: what the file takes with which it reads pictures.
     """
 
     name: str
@@ -35,7 +36,7 @@ class PairHeads:
     draft: tuple[Header, ...] | None
     acceptance: float
     assumed: bool
-    projector: int = 0
+    projector: Need | None = None
 
 
 def local_pair(target: str, draft: str | None) -> PairHeads:
@@ -44,9 +45,8 @@ def local_pair(target: str, draft: str | None) -> PairHeads:
         heads = tuple(headers_of(target)), tuple(headers_of(draft)) if draft else None
     except HeaderError as error:
         raise SettingError(str(error)) from None
-    projector = projector_of(Path(target), AUTO)
-    size = projector.stat().st_size if projector else 0
-    return PairHeads(Path(target).stem, *heads, ACCEPTED["chat"], True, size)
+    eyes = projector_need(projector_of(Path(target), AUTO))
+    return PairHeads(Path(target).stem, *heads, ACCEPTED["chat"], True, eyes)
 
 
 def named_pair(name: str, draft: str | None, settings: PairSettings | None = None) -> PairHeads:
@@ -81,8 +81,8 @@ def _installed(name: str) -> PairHeads | None:
         draft = tuple(headers_of(pair.draft.path)) if pair.draft else None
     except (StoreError, HeaderError) as error:
         raise SettingError(str(error)) from None
-    size = pair.projector.size if pair.projector else 0
-    return PairHeads(name, target, draft, *acceptance_of(name), size)
+    eyes = projector_need(pair.projector.path if pair.projector else None)
+    return PairHeads(name, target, draft, *acceptance_of(name), eyes)
 
 
 def _on_the_hub(name: str, draft: str | None, settings: PairSettings | None) -> PairHeads:
@@ -100,10 +100,10 @@ def _on_the_hub(name: str, draft: str | None, settings: PairSettings | None) -> 
         raise DownloadError(str(error)) from None
     except (CatalogueError, StoreError) as error:
         raise SettingError(str(error)) from None
-    size = found.projector.size if found.projector else 0
+    eyes = Need({RAM: Parts(weights=found.projector.size)}, 0, "formula") if found.projector else None
     if not (wanted.entry or wanted.target.which):
         name = f"{wanted.target}:{found.target.quantisation or found.target.first.name}"
-    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name), size)
+    return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name), eyes)
 
 
 def acceptance_of(name: str) -> tuple[float, bool]:

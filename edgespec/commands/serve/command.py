@@ -134,6 +134,13 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
     )
     flags.add_keep_texts(group)
     group.add_argument(
+        "--models-max",
+        type=int,
+        default=4,
+        metavar="N",
+        help="models in memory at the same time, if they fit; the least recently used make room (4)",
+    )
+    group.add_argument(
         "--queue", type=int, default=64, metavar="N", help="longest queue of waiting requests (64)"
     )
     group.add_argument(
@@ -141,7 +148,7 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
         type=float,
         default=0,
         metavar="MINUTES",
-        help="unload the model after this long without a request; the next request reloads it (0: never)",
+        help="unload a model after this long without a request; the next request reloads it (0: never)",
     )
 
 
@@ -177,6 +184,13 @@ def _add_safety(command: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="another host name that clients may use for this server, such as host.docker.internal; "
         "repeatable",
+    )
+    group.add_argument(
+        "--media-url-hosts",
+        default="",
+        metavar="NAMES",
+        help="hosts from which pictures are fetched that clients name by http(s) addresses, with commas "
+        "between; never from addresses of this machine or its network (none)",
     )
     group.add_argument(
         "--cors-origin",
@@ -238,7 +252,7 @@ async def _serve(
     """Starts the engine's worker, then the web application: each takes half a second to import."""
     if file:
         say(f"using the settings in {file.path}")
-    worker = Supervisor(load, tell=say)
+    worker = Supervisor(load, most=settings.models_max, tell=say)
     ended = _cancelled_by_sigterm()
     worker.start()
     try:
@@ -276,6 +290,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         ("--port", arguments.port, 0, 65535),
         ("--slots", arguments.slots, 1, 32),
         ("--queue", arguments.queue, 0, 100_000),
+        ("--models-max", arguments.models_max, 1, 100),
         ("--cache-ram", arguments.cache_ram or 0, 0, 2**24),
         ("--cache-disk", arguments.cache_disk, 0, 2**20),
         ("--keep-texts", arguments.keep_texts, 0, 2**20),
@@ -292,6 +307,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         chat_template=chat_template(arguments),
         embed=_embedding_model(arguments.embed) if arguments.embed else None,
         hosts=frozenset([*arguments.allowed_host, *addresses(arguments.host)]),
+        media_hosts=frozenset(filter(None, map(str.strip, arguments.media_url_hosts.lower().split(",")))),
         origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin + [PROGRAMS] * arguments.ollama),
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,
@@ -303,6 +319,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         no_metrics=arguments.no_metrics,
         log=arguments.log,
         idle_s=arguments.idle_unload * 60 or None,
+        models_max=arguments.models_max,
     )
 
 

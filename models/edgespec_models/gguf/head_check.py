@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
-
-import numpy as np
 
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.gguf.heads import Head, head_of, number, weighs, windows
@@ -198,9 +197,9 @@ def bad_ids(path: Path, head: Header) -> str | None:
     n = table.shape[0]
     with open(path, "rb") as file:
         file.seek(len(head.raw) + table.offset)
-        ids = np.frombuffer(file.read(8 * n), "<i8")
-    if ids.size < n:
+        ids = file.read(8 * n)
+    if len(ids) < 8 * n:
         raise HeaderError(f"{path} ends in the middle: download it again")
     n_vocab = len(vocabulary_of(head).texts)
-    wrong = ids[(ids < 0) | (ids >= n_vocab)]
-    return f"its table of token ids (d2t) names token {wrong[0]} of {n_vocab:,}" if wrong.size else None
+    wrong = next((token for (token,) in struct.iter_unpack("<q", ids) if not 0 <= token < n_vocab), None)
+    return None if wrong is None else f"its table of token ids (d2t) names token {wrong} of {n_vocab:,}"

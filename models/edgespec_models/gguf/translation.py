@@ -11,12 +11,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.vocabulary import NO_TOKEN, Vocabulary, vocabulary_of
+
+if TYPE_CHECKING:  # the web process checks pairs, and is spared numpy's start
+    import numpy as np
+    from numpy.typing import NDArray
 
 TYPES = "tokenizer.ggml.token_type"
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)  # llama_token_type
@@ -88,7 +90,7 @@ class Translation:
     @cached_property
     def unknown(self) -> NDArray[np.intp]:
         """The target's tokens that the draft does not have."""
-        return np.flatnonzero(self.to_draft < 0)
+        return (self.to_draft < 0).nonzero()[0]
 
     @property
     def shared(self) -> float:
@@ -139,6 +141,8 @@ def _plain(spelling: Spelling) -> list[bytes]:
 
 def translation(target: Header, draft: Header) -> Translation:
     """Returns how a draft's tokens become a target's. Raises HeaderError without a vocabulary."""
+    import numpy as np
+
     ours, theirs = spelling_of(target), spelling_of(draft)
     to_draft = np.full(len(ours.texts), -1, np.int32)
     to_target = np.full(len(theirs.texts), -1, np.int32)

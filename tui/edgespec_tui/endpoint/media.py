@@ -26,9 +26,14 @@ def is_medium(path: Path) -> bool:
     return path.suffix.lower() in (*PICTURES, *SOUNDS)
 
 
+def is_picture(path: Path) -> bool:
+    """Returns whether a file is a picture, by its name."""
+    return path.suffix.lower() in PICTURES
+
+
 def mark_of(path: Path) -> str:
     """Returns what is shown in a question in place of a file. Raises SettingError if it cannot be sent."""
-    kind = "picture" if path.suffix.lower() in PICTURES else "sound"
+    kind = "picture" if is_picture(path) else "sound"
     return f"[{path.name}: {kind}, {size_text(len(_content(path)))}]"
 
 

@@ -15,6 +15,7 @@ from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
 from edgespec_tui.endpoint.media import is_medium, mark_of
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
+from edgespec_tui.widgets.thumbnail import thumbnail_of
 
 LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
@@ -36,6 +37,7 @@ def with_files(question: QuestionText) -> QuestionWithFiles:
     room, seen = LARGEST_FILE, set()
     missed: list[str] = []
     media: list[str] = []
+    thumbnails: list[str] = []
     for match in MENTION.finditer(question.text):
         if any(one.start <= match.start() < one.end for one in question.inserts):
             continue  # pasted, not typed
@@ -49,6 +51,7 @@ def with_files(question: QuestionText) -> QuestionWithFiles:
             if is_medium(path):
                 mark, block = mark_of(path), f"({path.name})"
                 media.append(str(path.absolute()))
+                thumbnails.append(thumbnail_of(path))
             else:
                 said = read_text(path, most=room)
                 room -= len(said.encode())
@@ -56,7 +59,8 @@ def with_files(question: QuestionText) -> QuestionWithFiles:
             start = len(text) + 2
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), mark, file=True))
-    return QuestionWithFiles(QuestionText(text, tuple(inserts), tuple(media)), tuple(missed))
+    made = QuestionText(text, tuple(inserts), tuple(media), tuple(thumbnails))
+    return QuestionWithFiles(made, tuple(missed))
 
 
 def _file_named(name: str, *, quoted: bool) -> Path | None:

@@ -13,11 +13,19 @@ PALETTE_EXTRA = 4  # columns beside its words: what sets it off
 class KeyLine(Footer):
     """Shows the keys of a screen, the first ones first. Textual's own cuts the last one in two."""
 
-    _room = 0  # columns that it was made for
+    _made_for: tuple[object, ...] = ()  # the columns, and the keys with whether they can be pressed
+
+    async def recompose(self) -> None:
+        """Makes new keys where others are to be shown; Textual's own does whenever the focus changes."""
+        bindings = self.screen.active_bindings.values()
+        wanted = (self.app.size.width, *((shown.binding, shown.enabled) for shown in bindings))
+        if wanted != self._made_for:
+            self._made_for = wanted
+            await super().recompose()
 
     def compose(self) -> ComposeResult:
         keys = [key for key in super().compose() if isinstance(key, FooterKey)]
-        room = self._room = self.app.size.width
+        room = self.app.size.width
         for key in sorted(keys, key=lambda key: not key.has_class("-command-palette")):  # never left out
             room -= cell_len(f"{key.key_display}{key.description}") + (2 if self.compact else 3)
             if key.has_class("-command-palette"):
@@ -27,6 +35,5 @@ class KeyLine(Footer):
         yield from keys
 
     def on_resize(self) -> None:
-        """Shows as many as have room now. (New ones may resize it: then all is as it should be.)"""
-        if self._room != self.app.size.width:
-            self.call_after_refresh(self.recompose)
+        """Shows as many as have room now."""
+        self.call_after_refresh(self.recompose)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 from edgespec_tui.endpoint.media import SETTING as MEDIA
 from edgespec_tui.endpoint.media import media_of
+from edgespec_tui.widgets.thumbnail import SETTING as THUMBNAILS
+from edgespec_tui.widgets.thumbnail import thumbnails_of
 
 SETTING = "inserts"
 TITLE_LENGTH = 60  # characters
@@ -39,6 +41,7 @@ class QuestionText:
     text: str
     inserts: tuple[Insert, ...] = ()
     media: tuple[str, ...] = ()  # files that are sent with it
+    thumbnails: tuple[str, ...] = ()  # of these
 
     def folded(self) -> str:
         """Returns the text with marks in place of what was not typed."""
@@ -77,7 +80,7 @@ class QuestionText:
     def settings(self) -> dict[str, str]:
         """Returns what its turn saves of it."""
         told = [[one.start, one.end, one.mark, one.file] for one in self.inserts]
-        media = {MEDIA: json.dumps(self.media)} if self.media else {}
+        media = {MEDIA: json.dumps(self.media), THUMBNAILS: json.dumps(self.thumbnails)} if self.media else {}
         return {**media, SETTING: json.dumps(told)} if told else media
 
 
@@ -113,7 +116,7 @@ def question_of(text: str, settings: Mapping[str, object]) -> QuestionText:
         right = _in_order(found, len(text))
     except (ValueError, TypeError):
         right = False
-    return QuestionText(text, tuple(found) if right else (), media_of(settings))
+    return QuestionText(text, tuple(found) if right else (), media_of(settings), thumbnails_of(settings))
 
 
 def _in_order(inserts: Iterable[Insert], length: int) -> bool:

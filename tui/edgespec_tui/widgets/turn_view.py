@@ -18,6 +18,7 @@ from edgespec_tui.widgets.block_rows import BlockRows
 from edgespec_tui.widgets.growing import Growing
 from edgespec_tui.widgets.markdown_blocks import lines_of
 from edgespec_tui.widgets.question import question_of
+from edgespec_tui.widgets.thumbnail import Thumbnail
 
 TurnAction = Literal["copy", "edit", "again", "go_on", "branch", "older", "newer"]
 ACTIONS: dict[TurnAction, tuple[str, str]] = {  # what to do: its key, its word
@@ -113,10 +114,14 @@ class QuestionView(TurnView):
         self._folded = bool(question.inserts) or self._rest > 0
         self._said = BlockRows(lines_of(self._short))
         self._more = Buttons("", classes="more")
+        kept = (*question.thumbnails, *[""] * len(question.media))  # older chats have none
+        self._pictures = [Thumbnail(*of) for of in zip(kept, question.media, strict=False)]
 
     def compose(self) -> ComposeResult:
         yield self._top(Buttons(self._head("You"), classes="who"), "copy", "edit", "branch")
         yield self._said.set_class(True, "said")
+        if self._pictures:
+            yield Horizontal(*self._pictures, classes="pictures")
         yield self._more
         self._more.display = self._folded
         self._show_more(folded=True)

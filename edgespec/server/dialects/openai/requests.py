@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
+from edgespec.chat.sound import is_sound
 from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
 from edgespec.engine.media_marks import mark
@@ -28,6 +29,7 @@ from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
 from edgespec.server.media import from_base64, from_url
 from edgespec.server.refusal import Refusal
+from edgespec.server.remote_media import is_remote
 from edgespec.server.settings import RequestDefaults
 
 MOST_CHOICES = 16
@@ -248,6 +250,17 @@ class MessagePart(BaseModel):
     refusal: StrictStr | None = None
     image_url: ImageUrl | StrictStr | None = None
     input_audio: InputAudio | None = None
+    _fetched: bytes | None = None
+
+    @property
+    def address(self) -> str:
+        """The address that names a picture; empty if its bytes were sent."""
+        url = self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
+        return url if is_remote(url) else ""
+
+    def fetched(self, file: bytes) -> None:
+        """Takes the file that was fetched from its address."""
+        self._fetched = file
 
     def as_text(self, reads: Sequence[str], media: list[Attachment]) -> dict[str, str]:
         """Returns it as text; a medium is added to `media`, and marked. Raises Refusal."""
@@ -256,7 +269,9 @@ class MessagePart(BaseModel):
         kind = MEDIA.get(self.type, "")
         if kind not in reads:
             raise unreadable(self.type, reads)
-        if self.image_url:
+        if self._fetched is not None:
+            media.append(Attachment("sound" if is_sound(self._fetched) else "picture", self._fetched))
+        elif self.image_url:
             url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
             media.append(from_url(url, "messages"))
         elif self.input_audio:

@@ -1,0 +1,76 @@
+"""A picture in half blocks: small enough to be kept with its question, and drawn by any terminal."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+
+from textual.color import Color
+from textual.content import Content
+from textual.style import Style
+from textual.widgets import Static
+
+from edgespec_tui.endpoint.media import gone, is_picture
+
+SETTING = "thumbnails"  # of a turn: one for each of its files, as a list in JSON
+WIDEST, HIGHEST = 32, 16  # pixels; two of them are a character
+MOST_PIXELS = 64_000_000  # of a file, as the server reads it
+
+
+def thumbnail_of(path: Path) -> str:
+    """Returns a picture as a chat keeps it: its width and pixels. Empty if there is none."""
+    if not is_picture(path):
+        return ""
+    from PIL import Image, ImageOps  # late: few questions have pictures
+
+    try:
+        with Image.open(path) as image:
+            if image.width * image.height > MOST_PIXELS:
+                return ""
+            image.draft("RGB", (4 * WIDEST, 4 * HIGHEST))
+            small = ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, SyntaxError, ValueError, LookupError, TypeError, Image.DecompressionBombError):
+        return ""  # the server says what is wrong with it
+    small.thumbnail((WIDEST, HIGHEST))
+    return f"{small.width} {base64.b64encode(small.tobytes()).decode()}"
+
+
+def thumbnails_of(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """Returns what a turn keeps of its pictures."""
+    try:
+        told = json.loads(str(settings.get(SETTING, "[]")))
+    except ValueError:
+        return ()
+    return tuple(map(str, told)) if isinstance(told, list) else ()
+
+
+class Thumbnail(Static):
+    """A picture of a question, and a line where its file is gone."""
+
+    def __init__(self, kept: str, file: str) -> None:
+        lost = f"{Path(file).name} is no longer there" if gone((file,)) else ""
+        lines = [*half_blocks(kept), *filter(None, [Content.styled(lost, "$text-warning")])]
+        super().__init__(Content("\n").join(lines))
+        self.display = bool(lines)
+
+
+def half_blocks(kept: str) -> list[Content]:
+    """Returns the lines of a picture; none of what is no picture."""
+    width, _, data = kept.partition(" ")
+    try:
+        wide, pixels = int(width), base64.b64decode(data)
+    except (ValueError, binascii.Error):
+        return []
+    if not 0 < wide <= WIDEST or not pixels or len(pixels) % (3 * wide):
+        return []
+    colours = [Color(*pixels[at : at + 3]) for at in range(0, len(pixels), 3)]
+    rows = [colours[at : at + wide] for at in range(0, len(colours), wide)]
+    lines = []
+    for above, below in zip_longest(rows[::2], rows[1::2]):
+        lower: Sequence[Color | None] = below or [None] * wide
+        lines.append(Content.assemble(*(("▀", Style(*pair)) for pair in zip(lower, above, strict=True))))
+    return lines
