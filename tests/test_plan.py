@@ -431,6 +431,9 @@ def test_before_a_download_it_is_said_whether_a_pair_fits_and_how_fast_it_is(sma
     pair_plan.plan_pair([head], [head], fit=fit_of_heads([head], [head]))
     _, (memory, speed) = before_pull.expectation("some/pair", [[head], [head]])
     assert speed.startswith("speed   about ") and "measured here by `edgespec plan`" in speed
+    eyes = Need({RAM: Parts(weights=1 << 50)}, 0, "formula")
+    fit, (memory, _) = before_pull.expectation("some/pair", [[head]], projector=eyes)
+    assert fit and not fit.fits, "with a projector that takes all there is"
 
 
 @pytest.mark.usefixtures("told_rates")

@@ -11,19 +11,25 @@ from edgespec.commands.plan.header_fit import fit_of_heads
 from edgespec.commands.plan.heads import acceptance_of
 from edgespec.commands.plan.pair_plan import PairPlan, kept_plan
 from edgespec_models.fit.fit import Fit
+from edgespec_models.fit.need import Need
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import Header
 
 
 def expectation(
-    name: str, heads: Sequence[Sequence[Header]], *, draft: str | None = None
+    name: str,
+    heads: Sequence[Sequence[Header]],
+    *,
+    draft: str | None = None,
+    projector: Need | None = None,
 ) -> tuple[Fit | None, list[str]]:
     """Returns whether a pair fits the memory, None if unknown, and what to say about it.
 
     name, draft: as they were given. heads: of all parts of the target and, if there is one, of the draft.
+    projector: what the file takes with which it reads pictures.
     """
     target, small = heads[0], heads[1] if len(heads) > 1 else None
-    fit = fit_of_heads(target, small)
+    fit = fit_of_heads(target, small, projector=projector)
     said = [f"memory  {fit.sentence('it')}"] if fit else []
     expected, assumed = acceptance_of(name)
     known = kept_plan(target, small, fit=fit, acceptances=(expected,))

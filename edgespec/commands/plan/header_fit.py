@@ -5,14 +5,18 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgespec.commands.plan.stub import write_stub
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.fit import ALL, USEFUL_N_CTX, Fit
-from edgespec_models.fit.need import Need
+from edgespec_models.fit.need import RAM, Need, Parts
 from edgespec_models.gguf.header import Header
+
+if TYPE_CHECKING:  # it takes a while to load
+    from edgespec_models.hub.choose_file import Chosen
 
 
 def fit_of_heads(
@@ -29,6 +33,11 @@ def fit_of_heads(
             return pair_fit(first, second, settings or PairSettings(), projector=projector)
         except (EdgeSpecError, OSError):
             return None
+
+
+def need_of_projector(projector: Chosen | None) -> Need | None:
+    """Returns what a projector of the hub would take, by its size; None without one."""
+    return Need({RAM: Parts(weights=projector.size)}, 0, "formula") if projector else None
 
 
 def suitable(heads: Sequence[Sequence[Header]], settings: PairSettings | None = None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from edgespec.commands.plan.header_fit import suitable
+from edgespec.commands.plan.header_fit import need_of_projector, suitable
 from edgespec.errors import DownloadError, SettingError
 from edgespec.memory.at_load import memory_for_models, projector_need
 from edgespec.pairs.check import headers_of
@@ -15,7 +15,7 @@ from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import data_folder
 from edgespec_models import tiny
-from edgespec_models.fit.need import RAM, Need, Parts
+from edgespec_models.fit.need import Need
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find
 from edgespec_models.shelf.store import EMBEDDED, Store, StoreError
@@ -100,7 +100,7 @@ def _on_the_hub(name: str, draft: str | None, settings: PairSettings | None) -> 
         raise DownloadError(str(error)) from None
     except (CatalogueError, StoreError) as error:
         raise SettingError(str(error)) from None
-    eyes = Need({RAM: Parts(weights=found.projector.size)}, 0, "formula") if found.projector else None
+    eyes = need_of_projector(found.projector)
     if not (wanted.entry or wanted.target.which):
         name = f"{wanted.target}:{found.target.quantisation or found.target.first.name}"
     return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name), eyes)

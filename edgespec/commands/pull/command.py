@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec.commands.plan import before_pull
-from edgespec.commands.plan.header_fit import suitable
+from edgespec.commands.plan.header_fit import need_of_projector, suitable
 from edgespec.commands.pull.progress_line import ProgressLine
 from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines
 from edgespec.errors import DownloadError, SettingError
@@ -149,7 +149,8 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
         arguments.draft = str(chosen.candidate)
         wanted = replace(wanted, draft=parse_wanted(arguments.draft))
         plan = plan_pull(hub, wanted, memory=memory, suitable=suitable)
-    fit, expected = before_pull.expectation(arguments.what, plan.heads, draft=arguments.draft)
+    eyes = need_of_projector(plan.projector)
+    fit, expected = before_pull.expectation(arguments.what, plan.heads, draft=arguments.draft, projector=eyes)
     for line in [*plan_lines(plan), *expected, *_smaller(hub, plan, fit, memory)]:
         _say(line)
     if fit and not fit.fits and plan.to_fetch and not arguments.check and not arguments.yes:
