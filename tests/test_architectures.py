@@ -28,7 +28,7 @@ PEER = os.environ.get("EDGESPEC_TEST_PEER")
 LIBRARIES = ("llama-common", "llama", "ggml", "ggml-base")
 DRAFT, SEED = "llama-moe", "1"
 LONGEST_S = 300.0  # for one architecture
-COMBINED = ("deepseek2", "glm4moe", "gpt-oss", "kimi-linear", "lfm2moe", "llama", "qwen3moe", "qwen3next")
+COMBINED = ("deepseek2", "glm4moe", "gpt-oss", "kimi-linear", "lfm2moe", "qwen2moe", "qwen3moe", "qwen3next")
 
 
 @pytest.fixture(scope="module")
