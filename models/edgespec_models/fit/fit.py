@@ -255,9 +255,7 @@ def _given_up(
     if layers and choice.n_gpu_layers != ALL:
         found.append(f"{n_layers - choice.n_gpu_layers} of the target's {n_layers} layers stay in RAM")
     if layers and choice.cpu_moe:
-        found.append(
-            f"the experts of {len(choice.cpu_moe)} of the target's {mixed} layers that have some stay in RAM"
-        )
+        found.append(f"experts of {len(choice.cpu_moe)} of {mixed} layers in main memory")
     if layers and choice.draft_gpu_layers == 0 and draft is None and "draft" in choice.needs:
         found.append("the draft stays in RAM")
     return tuple(found)
