@@ -31,7 +31,8 @@ from edgespec.llama.model import Model
 from edgespec.pairs import planned
 from edgespec.pairs.settings import PairSettings
 from edgespec_models import tiny
-from edgespec_models.fit.fit import ALL, Allotment, Fit
+from edgespec_models.fit.allotment import ALL, Allotment
+from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_models.gguf.header import Header, Tensor, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
