@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.attachment import LARGEST, Attachment
 from edgespec.core.media import cells
-from edgespec.engine.messages import LARGEST, Attachment
 from edgespec.errors import EngineError, GivenUpError, ModelUnsupportedError, SettingError
 from edgespec.llama.medium import Medium
 from edgespec.system.json_child import ChildDiedError, JsonChild
