@@ -80,6 +80,7 @@ class WebApp(Logged):
         self._answering.settings = settings
         self._gate.renew(settings)
         self._answering.engines.unload_after(settings.idle_s)
+        self._answering.embeddings.keep(settings.idle_s)
 
 
 # -- mistakes

@@ -42,6 +42,7 @@ from edgespec.server.dialects.ollama.requests import (
     OllamaGenerate,
 )
 from edgespec.server.dialects.openai.requests import ChatRequest
+from edgespec.server.embeddings import Embedded, Text
 from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal
@@ -219,8 +220,7 @@ class OllamaDialect(Dialect):
 
     async def embed(self, wanted: OllamaEmbed, request: Request) -> Response:
         """Returns a vector for each text."""
-        texts = texts_of(wanted.input)
-        found = await self.answering.embeddings.embedded(texts, truncate=wanted.truncate is not False)
+        found = await self._embedded(wanted, texts_of(wanted.input))
         short = await found.shortened(wanted.dimensions)
         beside = {
             "model": tagged(self.answering.embeddings.name),
@@ -232,8 +232,12 @@ class OllamaDialect(Dialect):
 
     async def embed_one(self, wanted: OllamaEmbed) -> dict[str, Any]:
         """Returns the vector of one text, in the older format."""
-        found = await self.answering.embeddings.embedded([wanted.prompt or ""], truncate=True)
-        return {"embedding": found.vectors[0]}
+        return {"embedding": (await self._embedded(wanted, [wanted.prompt or ""])).vectors[0]}
+
+    async def _embedded(self, wanted: OllamaEmbed, texts: Sequence[Text]) -> Embedded:
+        if wanted.keep_alive is not None:
+            self.answering.embeddings.keep(wanted.idle_s)
+        return await self.answering.embeddings.embedded(texts, truncate=wanted.truncate is not False)
 
     async def refused(self, request: Request) -> Response:
         """Refuses what changes or publishes models: their files belong to the hub's cache."""
