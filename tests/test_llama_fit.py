@@ -21,7 +21,7 @@ from test_rpc import lent
 from edgespec.memory.at_load import pair_fit, ram
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.machines import remote_devices
-from edgespec_models.fit.fit import ALL, CARD_MARGIN
+from edgespec_models.fit.allotment import ALL, CARD_MARGIN
 from edgespec_models.fit.need import Device
 
 TOOL = Path(os.environ.get("EDGESPEC_TEST_PEER", "absent")).with_name("llama-fit-params")

@@ -19,7 +19,8 @@ from edgespec.pairs.check import headers_of
 from edgespec.pairs.metadata_override import MetadataOverride, parse_overrides
 from edgespec.pairs.placement import ALL_LAYERS, Placement, expert_layers, place_of, placement
 from edgespec.sampling.sampler import Sampling
-from edgespec_models.fit.fit import ALL, CARD_MARGIN, RAM_MARGIN, Fit, choose
+from edgespec_models.fit.allotment import ALL, CARD_MARGIN, RAM_MARGIN
+from edgespec_models.fit.fit import Fit, choose
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 
 GIB = 2**30

@@ -31,7 +31,8 @@ from edgespec.llama.model import Model
 from edgespec.pairs import planned
 from edgespec.pairs.settings import PairSettings
 from edgespec_models import tiny
-from edgespec_models.fit.fit import ALL, Allotment, Fit
+from edgespec_models.fit.allotment import ALL, Allotment
+from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_models.gguf.header import Header, Tensor, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
@@ -312,6 +313,7 @@ def test_what_was_measured_is_kept_for_this_machine_and_these_settings(
     assert pair_plan.kept_plan(head, None, settings) is None, "what makes no sense is measured anew"
 
 
+@pytest.mark.slow
 def test_what_was_measured_on_a_busy_machine_is_said_so_and_measured_anew(
     small: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
@@ -416,6 +418,7 @@ def local() -> Iterator[LocalHub]:
         yield hub
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     local: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -563,6 +563,7 @@ def test_a_target_that_brings_its_head_needs_no_draft(
     assert "has an MTP head in its file, so it needs no draft" in said(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_local_hub")
 def test_a_head_goes_before_the_catalogues_draft(
     local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -19,7 +19,7 @@ from edgespec.memory.at_load import fitted, pair_fit, ram
 from edgespec.memory.question import MemoryOracle
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import cache_folder
-from edgespec_models.fit.fit import ALL, CARD_MARGIN
+from edgespec_models.fit.allotment import ALL, CARD_MARGIN
 from edgespec_models.fit.need import RAM, Device
 
 SETTINGS = PairSettings(n_ctx=1024, threads=1, remember=False)

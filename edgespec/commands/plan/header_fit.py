@@ -11,7 +11,8 @@ from edgespec.commands.plan.stub import write_stub
 from edgespec.errors import EdgeSpecError, UnknownPlaceError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.settings import PairSettings
-from edgespec_models.fit.fit import ALL, USEFUL_N_CTX, Fit
+from edgespec_models.fit.allotment import ALL
+from edgespec_models.fit.fit import USEFUL_N_CTX, Fit
 from edgespec_models.fit.need import RAM, Need, Parts
 from edgespec_models.gguf.header import Header
 

@@ -20,7 +20,8 @@ from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import PlanError
 from edgespec.pairs.placement import MAIN_MEMORY, Placement, place_of
 from edgespec.pairs.settings import PairSettings
-from edgespec_models.fit.fit import ALL, Fit, ModelName
+from edgespec_models.fit.allotment import ALL, ModelName
+from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import Head
