@@ -47,6 +47,7 @@ from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader, readers
+from edgespec_models.shelf.store import StoreError
 
 if TYPE_CHECKING:
     from edgespec_models.hub.model_pull import ModelPull
@@ -247,9 +248,17 @@ class OllamaDialect(Dialect):
 
     async def pull(self, wanted: NamedModel) -> Response:
         """Downloads a pair, with the first draft that fits; tells how far it is, in lines or at its end."""
-        from edgespec_models.hub.model_pull import ModelPull  # a third of what a server imports at its start
+        from edgespec_models.hub.errors import HubError  # these are a third of what a server imports
+        from edgespec_models.hub.model_pull import ModelPull
+        from edgespec_models.hub.pull import order
+        from edgespec_models.shelf.catalogue import CatalogueError
 
-        lines = _pulled(ModelPull(wanted.called(), self.answering.pairs.store))
+        name = wanted.called()
+        try:
+            order(name)  # before an answer begins that cannot be a refusal any more
+        except (HubError, CatalogueError, StoreError) as error:
+            raise Refusal(404, str(error), param="model", code="model_not_found") from None
+        lines = _pulled(ModelPull(name, self.answering.pairs.store))
         if wanted.stream is not False:
             return StreamingResponse(_encoded(lines), media_type=LineStream.kind)
         *_, last = [line async for line in lines]
