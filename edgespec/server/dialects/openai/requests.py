@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
-from edgespec.core.media import is_sound
+from edgespec.chat.sound import is_sound
 from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
 from edgespec.engine.media_marks import mark
