@@ -47,7 +47,7 @@ PICTURE, OTHER = Attachment("picture", png()), Attachment("picture", png(96, 96,
 Tokens = NDArray[np.int32]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=(*KINDS, pytest.param("idefics3", marks=pytest.mark.slow)))
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model and its projector."""
     kind = request.param
@@ -218,9 +218,10 @@ def test_penalties_and_a_second_stream_beside_it(files: tuple[Path, Path]) -> No
 
 def test_a_projector_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     """It would have ended the process: a marker that the vocabulary lacks is token -1."""
-    target, tiled = write_seeing(tmp_path, "idefics3")
+    target = write_llama(tmp_path / "plain.gguf")
+    tiled = write_projector(tmp_path / "tiled.gguf", "idefics3", 64)
     wide = write_projector(tmp_path / "wide.gguf", "gemma3", 128)
-    for projector, why in ((wide, "wide.gguf"), (target, "idefics3.gguf"), (tiled, "another model")):
+    for projector, why in ((wide, "wide.gguf"), (target, "plain.gguf"), (tiled, "another model")):
         with pytest.raises(ModelUnsupportedError, match=why) as refused:
             MediaReader(projector, target, on_gpu=False)
         assert "\n" not in str(refused.value)

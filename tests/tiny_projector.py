@@ -6,6 +6,7 @@ import base64
 import struct
 import wave
 import zlib
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +14,14 @@ from typing import Any, Literal
 import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
-from tiny_gguf import write_llama, write_sliding
+from tiny_gguf import TOKEN_CONTROL, Vocabulary, altered, make_vocabulary, write_llama, write_sliding
 
 Kind = Literal["gemma3", "qwen2vl_merger", "qwen3vl_merger", "idefics3", "ultravox"]
 WIDTH, FFN, LAYERS, HEADS, PATCH, SIDE = 64, 128, 2, 4, 16, 128
 
 
 def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale: float = 0.1) -> Path:
-    """Write a projector for a model of this width: gemma3 not causal, qwen* with M-RoPE, ultravox hears."""
+    """Write a projector for a model of this width: gemma3 sees at once, qwen* M-RoPE, idefics3 tiles."""
     rng, qwen, hears = np.random.default_rng(seed), kind.startswith("qwen"), kind == "ultravox"
     mode, prefix = ("audio", "a") if hears else ("vision", "v")
     writer = GGUFWriter(path, "clip")
@@ -93,6 +94,16 @@ def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale
     return path
 
 
+def tile_marks() -> Vocabulary:
+    """Return a vocabulary with the tokens that stand between the tiles of a picture."""
+    plain, marks = make_vocabulary(768), ["\u010a\u010a", "<fake_token_around_image>", "<global-img>"]
+    marks += [f"<row_{y}_col_{x}>" for y in range(1, 5) for x in range(1, 5)]
+    first = plain.n_words  # of those in no text
+    ids = range(first, first + len(marks))
+    types = [TOKEN_CONTROL if id in ids[1:] else kind for id, kind in enumerate(plain.types)]
+    return replace(altered(plain, texts=dict(zip(ids, marks, strict=True))), types=tuple(types))
+
+
 def write_seeing(folder: Path, kind: Kind) -> tuple[Path, Path]:
     """Write a model that reads pictures, and its projector."""
     target = folder / f"{kind}.gguf"
@@ -100,6 +111,8 @@ def write_seeing(folder: Path, kind: Kind) -> tuple[Path, Path]:
         write_sliding(target, n_kv=2, layers=6, window=64, d=64)
     elif kind == "qwen2vl_merger":
         write_llama(target, arch="qwen2vl", metadata={"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]})
+    elif kind == "idefics3":
+        write_llama(target, vocab=tile_marks())
     else:
         write_llama(target)
     return target, write_projector(folder / f"mmproj-{kind}.gguf", kind, 64)
