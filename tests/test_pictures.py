@@ -42,12 +42,14 @@ try:
 except ModelUnsupportedError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
+SLOW: tuple[Kind, ...] = ("hunyuanvl", "idefics3")
 KINDS: tuple[Kind, ...] = ("gemma3", "qwen2vl_merger")
+PARAMS = (*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW))
 PICTURE, OTHER = Attachment("picture", png()), Attachment("picture", png(96, 96, (20, 90, 200)))
 Tokens = NDArray[np.int32]
 
 
-@pytest.fixture(scope="module", params=(*KINDS, pytest.param("idefics3", marks=pytest.mark.slow)))
+@pytest.fixture(scope="module", params=PARAMS)
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model and its projector."""
     kind = request.param
@@ -211,7 +213,7 @@ def test_penalties_and_a_second_stream_beside_it(files: tuple[Path, Path]) -> No
     sampling = Sampling(temperature=0, repeat_penalty=1.5, penalty_last_n=-1, dry_multiplier=0.8)
     with loaded(files) as pair:
         tokens, held = prompt(pair, " the", PICTURE, " people")
-        request = replace(PLAIN, sampling=sampling)
+        request = replace(PLAIN, sampling=sampling, ignore_eos=True)
         said = [token for round_ in pair.generate(tokens, request) for token in round_.tokens]
         assert len(said) == 24 and held
 

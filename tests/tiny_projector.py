@@ -16,7 +16,7 @@ from gguf import GGUFWriter
 from numpy.typing import NDArray
 from tiny_gguf import TOKEN_CONTROL, Vocabulary, altered, make_vocabulary, write_llama, write_sliding
 
-Kind = Literal["gemma3", "qwen2vl_merger", "qwen3vl_merger", "idefics3", "ultravox"]
+Kind = Literal["gemma3", "qwen2vl_merger", "qwen3vl_merger", "hunyuanvl", "idefics3", "ultravox"]
 WIDTH, FFN, LAYERS, HEADS, PATCH, SIDE = 64, 128, 2, 4, 16, 128
 
 
@@ -63,6 +63,14 @@ def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale
         sizes["projector.scale_factor"] = 2
         tensors |= {"mm.input_projection.weight": drawn(WIDTH, n_embd)}
         tensors |= {"mm.soft_emb_norm.weight": np.ones(WIDTH, np.float32)}
+    elif kind == "hunyuanvl":
+        sizes |= {"spatial_merge_size": 2, "image_min_pixels": 32 * 32, "image_max_pixels": 128 * 128}
+        tensors |= {"mm.0.weight": drawn(96, WIDTH, 2, 2), "mm.0.bias": drawn(96)}
+        tensors |= {"mm.2.weight": drawn(80, 96, 1, 1), "mm.2.bias": drawn(80)}
+        tensors |= linear("mm.model.fc", n_embd, 80) | {"v.image_newline": drawn(80)}
+        tensors |= {f"mm.{name}": drawn(n_embd) for name in ("image_begin", "image_end")}
+        tensors |= {"mm.pre_norm.weight": np.ones(WIDTH, np.float32)}
+        tensors |= {"mm.post_norm.weight": np.ones(n_embd, np.float32)}
     elif kind == "idefics3":
         sizes |= {"projector.scale_factor": 4, "preproc_image_size": 4 * SIDE}
         tensors |= {"mm.model.fc.weight": drawn(n_embd, 16 * WIDTH)}
@@ -111,6 +119,12 @@ def write_seeing(folder: Path, kind: Kind) -> tuple[Path, Path]:
         write_sliding(target, n_kv=2, layers=6, window=64, d=64)
     elif kind == "qwen2vl_merger":
         write_llama(target, arch="qwen2vl", metadata={"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]})
+    elif kind == "hunyuanvl":
+        norms = {
+            f"blk.{i}.attn_{part}_norm.weight": np.ones(16, np.float32) for i in range(2) for part in "qk"
+        }
+        sections = {"hunyuan_vl.rope.dimension_sections": [2, 2, 2, 2]}
+        write_llama(target, arch="hunyuan_vl", metadata=sections, tensors=norms)
     elif kind == "idefics3":
         write_llama(target, vocab=tile_marks())
     else:

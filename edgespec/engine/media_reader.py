@@ -167,6 +167,7 @@ class MediaReader:
             np.frombuffer(places, np.int32).reshape(-1, n),
             np.frombuffer(moves, np.int32).reshape(-1, n),
             sent["causal"],
+            sent["numbered"],
         )
         if self.by_cell.setdefault(medium.cells.item(0), medium) is not medium:
             known = self.by_cell[medium.cells.item(0)]
