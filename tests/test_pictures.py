@@ -455,3 +455,18 @@ def test_sound_is_read_too(tmp_path: Path) -> None:
         with pytest.raises(SettingError, match="reads no pictures"):
             pair.media_pieces(PICTURE)
         assert pair.media_pieces(sound)
+
+
+@pytest.mark.slow
+def test_damaged_sounds_cost_a_sentence(tmp_path: Path) -> None:
+    """Or are heard as far as they go; their reader is C code, and stays alive."""
+    rng, whole, n = np.random.default_rng(3), [wav(0.01), wav(0.004, 8000), wav(0.002, 44_100)], 150
+    target, projector = write_seeing(tmp_path, "ultravox")
+    with MediaReader(projector, target, on_gpu=False) as reader:
+        encoder, read = reader._encoder._child, 0
+        for _ in range(n):
+            try:
+                read += bool(reader.pieces(Attachment("sound", damaged(rng, whole))))
+            except SettingError as refused:
+                assert str(refused).startswith("the sound ") and "\n" not in str(refused)
+        assert reader._encoder._child is encoder and 0 < read < n
