@@ -23,8 +23,8 @@ from edgespec.core import verify
 from edgespec.core.drafters import Drafter, NoDrafter
 from edgespec.core.loop import Limits, Loop, Rows, Scorer, Want, generate
 from edgespec.core.pace.batch_plan import BatchPlan
-from edgespec.core.pace.controller import FixedLength, Pace
 from edgespec.core.pace.costs import Costs, unmeasured
+from edgespec.core.pace.pace import FixedLength, Pace
 from edgespec.core.request import Request, Scoring
 from edgespec.core.stream import Stream
 from edgespec.core.text import TextRelease

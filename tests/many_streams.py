@@ -19,9 +19,10 @@ from streams import stream as chances
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.loop import Limits, Rows, Want, generate
-from edgespec.core.pace.controller import Controller, FixedLength
+from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
+from edgespec.core.pace.pace import FixedLength
 from edgespec.core.pace.record import Record
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream

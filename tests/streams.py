@@ -20,9 +20,10 @@ from edgespec.core.drafters import Guesser
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.loop import Limits, Rows, Want, generate
-from edgespec.core.pace.controller import Controller, Pace
+from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
+from edgespec.core.pace.pace import Pace
 from edgespec.core.text import TextRelease
 from edgespec.core.values import LONGEST_DRAFT, Draft, ModelName, Round
 from edgespec.core.verify import Target, Verdict

@@ -73,8 +73,8 @@ async def test_a_long_prompt_says_how_far_it_has_been_read_and_how_long_the_rest
 
 
 def test_what_is_left_of_a_prompt_is_said_only_where_it_is_known() -> None:
-    assert answer_queue.reading_line(Reading(900, 300, 300, 0.1)) == "reading the prompt: 300 of 900 tokens"
-    assert answer_queue.reading_line(Reading(900, 800, 0, 0.8)) == "reading the prompt: 800 of 900 tokens"
+    assert Reading(900, 300, 300, 0.1).sentence() == "reading the prompt: 300 of 900 tokens"
+    assert Reading(900, 800, 0, 0.8).sentence() == "reading the prompt: 800 of 900 tokens"
 
 
 @on_a_loop

@@ -18,10 +18,11 @@ from streams import LONG, MACHINES, Bench, Played, Stream, Timed, stream
 
 from edgespec.core.drafters import Offer, offer
 from edgespec.core.loop import Rows, Want
-from edgespec.core.pace.controller import Controller, FixedLength
+from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.odds import Odds, proportional
+from edgespec.core.pace.pace import FixedLength
 from edgespec.core.pace.record import Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.pace.worth import break_even

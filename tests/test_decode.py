@@ -23,10 +23,10 @@ from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.free import free_guessers
 from edgespec.core.loop import Limits, generate
 from edgespec.core.pace.batch_plan import BatchPlan
-from edgespec.core.pace.controller import FixedLength, Pace
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.odds import BINS, Odds, proportional
+from edgespec.core.pace.pace import FixedLength, Pace
 from edgespec.core.request import Scoring
 from edgespec.core.text import TextRelease
 from edgespec.core.values import FREE, LONGEST_DRAFT, Ask, Draft, Judged, Reach, Round

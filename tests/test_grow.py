@@ -167,7 +167,7 @@ def test_each_dimension_can_grow_alone(tmp_path: Path, shape: ModelShape) -> Non
 MUTATIONS: dict[str, tuple[str, Any]] = {
     "queries not scaled": ("grow.tensors._query_scale", lambda head_dim, grown: 1.0),
     "rope pairs not moved": (
-        "grow.tensors._rope_positions",
+        "grow.tensors.rope_positions",
         lambda head_dim, grown, **_: np.arange(head_dim),
     ),
     "norms not scaled": ("grow.tensors._norm_scale", lambda d, grown: 1.0),
@@ -178,7 +178,7 @@ MUTATIONS: dict[str, tuple[str, Any]] = {
     ),
     "added weights not silenced": ("grow.tensors.ZERO", RANDOM),
     "heads mapped without their groups": (
-        "grow.tensors._carried_heads",
+        "grow.tensors.carried_heads",
         lambda source, shape: ([0, 1, 2, 3, -1, -1, -1, -1], [0, 1]),
     ),
 }

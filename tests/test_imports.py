@@ -52,7 +52,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"json_body", "presence", "worker_process", "media", "remote_media"},
     {"worker_requests"},
     {"worker_life"},
-    {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
+    {"supervisor", "bodies", "body_child", "front_page", "embeddings", "early_stream"},
     {"turns", "generation", "announcing", "gate"},
     {"dialects.lists", "dialects.numbers"},
     {"dialects.structured", "dialects.tools"},

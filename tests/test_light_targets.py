@@ -20,9 +20,10 @@ from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.loop import Limits, Rows, Want, generate
 from edgespec.core.pace.batch_plan import BatchPlan
-from edgespec.core.pace.controller import Controller, FixedLength
+from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
+from edgespec.core.pace.pace import FixedLength
 from edgespec.core.pace.record import Record, Watch
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.text import TextRelease

@@ -129,7 +129,7 @@ def run(
     clock: Clock | None = None, points: dict[int, float] | None = None, known: Experience | None = None,
 ) -> list[int]:  # fmt: skip
     """Says n tokens; returns them."""
-    from edgespec.core.pace.controller import FixedLength
+    from edgespec.core.pace.pace import FixedLength
 
     rule: Rule = Independent(np.random.default_rng(5))
     prompt = tokens(1, 2, 3)

@@ -320,7 +320,7 @@ def test_a_server_waits_for_a_machine_that_was_lost(monkeypatch: pytest.MonkeyPa
     load = LoadRequest("target.gguf", None, PairSettings(rpc=("10.0.0.1:1", "10.0.0.2:2")), 1)
 
     async def wait() -> str:
-        worker = Supervisor(load, tell=told.append)
+        worker = Supervisor(load, tell=told.append).current
         worker.state = "down"
         await worker._until_machines_are_there(load.settings.rpc)
         return worker.absence().message

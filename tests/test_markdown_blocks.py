@@ -8,7 +8,8 @@ import pytest
 from rich.cells import cell_len
 
 from edgespec_tui.widgets.code_folds import folds
-from edgespec_tui.widgets.markdown_blocks import Block, Listing, Table, blocks, gap_above, same
+from edgespec_tui.widgets.drawn_rows import Listing, Table
+from edgespec_tui.widgets.markdown_blocks import Block, blocks, gap_above, same
 
 TEXT = """# Head
 

@@ -30,7 +30,8 @@ from edgespec.core.values import Draft, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import Grammar
-from edgespec.grammar.matchers import REFUSED_S, REMEMBERED, Matchers, lark_of
+from edgespec.grammar.lark_text import lark_of
+from edgespec.grammar.matchers import REFUSED_S, REMEMBERED, Matchers
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.sampler import Sampler, Sampling, point_mass
 from edgespec.server.answering import behind_thoughts
@@ -309,7 +310,7 @@ def test_the_librarys_own_forcing_would_be_seen(monkeypatch: pytest.MonkeyPatch)
 
     forcing = Matchers(lambda shown: PIECES, ENDS, N)
     monkeypatch.setattr("edgespec.grammar.matchers._Tokens", lambda pieces, end: Usual())
-    monkeypatch.setattr("edgespec.grammar.matchers.EXACT", "%llguidance {}\n")
+    monkeypatch.setattr("edgespec.grammar.lark_text.EXACT", "%llguidance {}\n")
     monkeypatch.setattr(f"{__name__}.matchers", forcing)
     assert law_error(verify_block, "abab", "none") > 1e-2
 

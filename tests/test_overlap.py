@@ -14,8 +14,8 @@ from fakes import rounds_of as stepped
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.loop import Limits, Rows, Want, generate
-from edgespec.core.pace.controller import FixedLength
 from edgespec.core.pace.costs import Beside, measure_beside
+from edgespec.core.pace.pace import FixedLength
 from edgespec.core.text import TextRelease
 from edgespec.core.values import Round
 from edgespec.core.verify import Coupled, Independent, Rule

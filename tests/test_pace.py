@@ -13,9 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 from edgespec.core.pace.batch_plan import BatchPlan
-from edgespec.core.pace.controller import Controller, FixedLength
+from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
+from edgespec.core.pace.pace import FixedLength
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.pace.worth import best_length

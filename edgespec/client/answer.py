@@ -79,6 +79,12 @@ class Reading:
         read = self.done - self.cached
         return (self.total - self.done) * self.seconds / read if read > 0 and self.seconds > 0 else None
 
+    def sentence(self) -> str:
+        """Returns how far the prompt has been read, and how long the rest takes."""
+        left = self.left_s
+        soon = f", about {left:.0f} s left" if left is not None and left >= 1 else ""
+        return f"reading the prompt: {self.done:,} of {self.total:,} tokens{soon}"
+
 
 @dataclass(frozen=True, slots=True)
 class StreamedRound:

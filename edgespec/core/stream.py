@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edgespec.core.loop import Loop
-from edgespec.core.pace.controller import Pace
+from edgespec.core.pace.pace import Pace
 from edgespec.core.text import TextRelease
 
 

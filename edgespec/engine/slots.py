@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Scorer, Want
-from edgespec.core.pace.controller import Pace
+from edgespec.core.pace.pace import Pace
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream
 from edgespec.core.values import Ask

@@ -16,7 +16,8 @@ from edgespec.core.drafters.demanded import DemandedText
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.free import free_guessers
 from edgespec.core.loop import Limits, Loop, generate
-from edgespec.core.pace.controller import Controller, FixedLength, Pace
+from edgespec.core.pace.controller import Controller
+from edgespec.core.pace.pace import FixedLength, Pace
 from edgespec.core.pace.record import Record
 from edgespec.core.request import Request
 from edgespec.core.stream import Stream

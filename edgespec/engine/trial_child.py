@@ -8,7 +8,8 @@ import llguidance
 
 from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import NAMES, Grammar
-from edgespec.grammar.matchers import lark_of, matcher_for, tokenizer_of
+from edgespec.grammar.lark_text import lark_of
+from edgespec.grammar.matchers import matcher_for, tokenizer_of
 from edgespec.system.limited_child import answer_within
 
 

@@ -15,10 +15,8 @@ from __future__ import annotations
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
 from edgespec.grammar.gbnf import (
-    LAST,
     Alternatives,
     Chars,
     GrammarRule,
@@ -28,6 +26,7 @@ from edgespec.grammar.gbnf import (
     names_in,
     read,
 )
+from edgespec.grammar.lexeme import Lexeme, chosen, class_of, joined
 
 LONGEST_LEXEME = 100_000  # characters of a regular expression: a list of ten thousand words
 
@@ -36,18 +35,6 @@ def as_lark(text: str) -> str:
     """Returns a Lark grammar, whose `start` is the GBNF's `root`. Raises GrammarError."""
     rules = read(text)
     return _Translation(rules).text()
-
-
-@dataclass(slots=True)
-class _Lexeme:
-    """A part of the grammar as a regular expression, and the sets of characters around it."""
-
-    regex: str
-    first: int
-    last: int  # may follow a whole match and belong to it
-    inner: int  # may follow its beginning
-    empty: bool  # may be the empty text
-    follow: int = field(default=0)
 
 
 class _Sets:
@@ -94,7 +81,7 @@ class _Translation:
     def __init__(self, rules: Mapping[str, Node]) -> None:
         self._rules, self._sets = rules, _Sets(rules)
         self._apart: set[Node] = set()  # parts that may be no lexeme
-        self._lexemes: dict[Node, _Lexeme | None] = {}
+        self._lexemes: dict[Node, Lexeme | None] = {}
         regular, self._order = _regular_first(rules)
         self._regular = set(regular)
         for name in regular:  # so that no rule is searched through another: chains may be long
@@ -117,7 +104,7 @@ class _Translation:
 
     # ---- lexemes -------------------------------------------------------------------------------------
 
-    def _lexeme(self, node: Node) -> _Lexeme | None:
+    def _lexeme(self, node: Node) -> Lexeme | None:
         """Returns a part as a lexeme; None unless it is one."""
         return None if node in self._apart else self._inner(node)
 
@@ -128,16 +115,16 @@ class _Translation:
             if isinstance(node, GrammarRule):
                 node = self._rules[node.name]
 
-    def _inner(self, node: Node) -> _Lexeme | None:
+    def _inner(self, node: Node) -> Lexeme | None:
         """Returns the same of a part of a lexeme, if nothing needs to be split."""
         if node not in self._lexemes:
             made = self._made(node)
             self._lexemes[node] = made if made and len(made.regex) <= LONGEST_LEXEME else None
         return self._lexemes[node]
 
-    def _made(self, node: Node) -> _Lexeme | None:
+    def _made(self, node: Node) -> Lexeme | None:
         if isinstance(node, Chars):
-            return _Lexeme(_class(node), self._sets.bits(node), 0, 0, False)
+            return Lexeme(class_of(node), self._sets.bits(node), 0, 0, False)
         if isinstance(node, GrammarRule):
             return self._inner(self._rules[node.name]) if node.name in self._regular else None
         if isinstance(node, Repeat):
@@ -150,9 +137,9 @@ class _Translation:
             if lexeme is None or length > LONGEST_LEXEME:
                 return None
             made.append(lexeme)
-        return _chosen(made) if isinstance(node, Alternatives) else _joined(made)
+        return chosen(made) if isinstance(node, Alternatives) else joined(made)
 
-    def _repeated(self, node: Repeat) -> _Lexeme | None:
+    def _repeated(self, node: Repeat) -> Lexeme | None:
         part = self._inner(node.part)
         if part is None:
             return None
@@ -160,11 +147,11 @@ class _Translation:
         again = part.first if node.most != 1 else 0
         regex = f"({part.regex}){{{node.least},{most}}}"
         empty = part.empty or node.least == 0
-        return _Lexeme(regex, part.first, part.last | again, part.inner | again, empty)
+        return Lexeme(regex, part.first, part.last | again, part.inner | again, empty)
 
     # ---- what follows --------------------------------------------------------------------------------
 
-    def _follows(self) -> dict[Node, _Lexeme]:
+    def _follows(self) -> dict[Node, Lexeme]:
         """Returns the grammar's current lexemes, each with what may follow it."""
         self._first = dict.fromkeys(self._rules, 0)
         self._empty = dict.fromkeys(self._rules, False)
@@ -178,7 +165,7 @@ class _Translation:
                 changed = changed or known != (self._first[name], self._empty[name])
         behind = dict.fromkeys(self._rules, 0)
         self._used: set[str] = set()
-        found: dict[Node, _Lexeme] = {}
+        found: dict[Node, Lexeme] = {}
         changed = True
         while changed:
             changed = False
@@ -273,9 +260,9 @@ def _regular_first(rules: Mapping[str, Node]) -> tuple[list[str], list[str]]:
     return regular, [*regular, *(name for name in reversed(list(rules)) if name not in known)]
 
 
-def _ambiguous(used: Mapping[Node, _Lexeme]) -> list[Node]:
+def _ambiguous(used: Mapping[Node, Lexeme]) -> list[Node]:
     """Returns the lexemes whose longest match might take what belongs to the next."""
-    by_follow: defaultdict[int, list[_Lexeme]] = defaultdict(list)
+    by_follow: defaultdict[int, list[Lexeme]] = defaultdict(list)
     for lexeme in used.values():
         by_follow[lexeme.follow].append(lexeme)
     firsts = dict.fromkeys(by_follow, 0)
@@ -283,7 +270,7 @@ def _ambiguous(used: Mapping[Node, _Lexeme]) -> list[Node]:
         for lexeme in group:
             firsts[follow] |= lexeme.first
 
-    def takes_from_others(long: _Lexeme) -> bool:
+    def takes_from_others(long: Lexeme) -> bool:
         """Returns whether it might continue where a shorter one has ended."""
         return any(
             long.inner & follow
@@ -299,37 +286,3 @@ def _ambiguous(used: Mapping[Node, _Lexeme]) -> list[Node]:
         or (lexeme.empty and lexeme.first & lexeme.follow)
         or takes_from_others(lexeme)
     ]
-
-
-def _chosen(parts: list[_Lexeme]) -> _Lexeme:
-    """Returns one of several; what is whole in one may be the beginning of another."""
-    first = last = inner = 0
-    for part in parts:
-        first, last, inner = first | part.first, last | part.last, inner | part.inner
-    regex = f"({'|'.join(part.regex for part in parts)})" if parts else "()"
-    return _Lexeme(regex, first, last | inner, inner, any(part.empty for part in parts))
-
-
-def _joined(parts: list[_Lexeme]) -> _Lexeme:
-    """Returns one after another."""
-    first = last = inner = 0
-    empty = True
-    for part in parts:
-        inner |= part.inner | (0 if empty and not first else part.first)
-        last = part.last | (last | part.first if part.empty else 0)
-        first = first | part.first if empty else first
-        empty = empty and part.empty
-    return _Lexeme("".join(part.regex for part in parts) or "()", first, last, inner, empty)
-
-
-def _class(chars: Chars) -> str:
-    """Returns a class of characters, every one by its number but for single letters and digits."""
-    if not chars.ranges:
-        return "[^\\u{0}-\\u{10FFFF}]"
-    if chars.ranges == ((0, LAST),):
-        return "(.|\\n)"
-    (low, high), *more = chars.ranges
-    if low == high and not more and chr(low).isalnum() and chr(low).isascii():
-        return chr(low)
-    spans = (f"\\u{{{a:X}}}" + (f"-\\u{{{b:X}}}" if b > a else "") for a, b in chars.ranges)
-    return f"[{''.join(spans)}]"

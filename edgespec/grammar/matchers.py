@@ -12,7 +12,6 @@ time: clients ask again, and a trial can take seconds.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import threading
@@ -29,7 +28,7 @@ from numpy.typing import NDArray
 
 from edgespec.errors import GivenUpError, GrammarError
 from edgespec.grammar.grammar import NAMES, Grammar
-from edgespec.grammar.lark import as_lark
+from edgespec.grammar.lark_text import lark_of
 from edgespec.sampling.masks import Masks
 
 CONTROL = b"\xff"  # no text begins with it; a grammar that means the token says <name>
@@ -47,9 +46,6 @@ _Value = TypeVar("_Value")
 ALLOWANCE_S = 0.02  # what a mask may take again and again
 PATIENCE_S = 0.4  # what masks may take beyond that, together: others wait meanwhile
 WORDY = 300  # characters of a complaint that are passed on
-EXACT = '%llguidance {"no_forcing": true}\n'
-WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a small model cannot get lost
-OPTIONS = re.compile(r"%llguidance\s*\{[^}]*\}")  # of a Lark grammar's own; ours come first
 LISTING = re.compile(r"^\s*\d+ \| ")  # a line of the grammar as llguidance was given it
 
 
@@ -258,49 +254,6 @@ def _limits() -> Any:
         max_grammar_size=500_000,
         verbose_errors=False,
     )
-
-
-def lark_of(grammar: Grammar) -> str:
-    """Returns a grammar in llguidance's format. Reasoning may come before what it describes.
-
-    Raises GrammarError for GBNF that is wrong.
-    """
-    body = _body(grammar)
-    if not grammar.behind:
-        return EXACT + body
-    thought = f"thought[lazy]: /(.|\\n)*{_in_regex(grammar.behind)}/\nTHOUGHT_WS: /[ \\n]{{1,4}}/\n"
-    lead = "thought THOUGHT_WS?"
-    if grammar.opening:
-        lead = f"({json.dumps(grammar.opening)} {lead})?"
-    return f"{EXACT}start: {lead} the_text\n{thought}" + re.sub(r"\bstart(?=\s*:)", "the_text", body, count=1)
-
-
-def _body(grammar: Grammar) -> str:
-    if grammar.kind == "json_schema":
-        schema = json.loads(grammar.text)
-        if isinstance(schema, bool):
-            schema = {} if schema else {"not": {}}
-        own = schema.get("x-guidance")
-        own = own if isinstance(own, dict) else {}
-        flexible = own.get("whitespace_flexible") is not False
-        options = {"lenient": grammar.lenient} | ({"whitespace_pattern": WHITESPACE} if flexible else {})
-        schema["x-guidance"] = {**options, **own}
-        return f"start: %json {json.dumps(schema)}\n"
-    if grammar.kind == "regex":
-        return f"start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
-    return as_lark(grammar.text) if grammar.kind == "gbnf" else OPTIONS.sub("", grammar.text)
-
-
-def _in_regex(text: str) -> str:
-    """Returns a regular expression of one text, fit to be put between slashes."""
-    return "".join(c if c.isalnum() else f"\\u{{{ord(c):x}}}" for c in text)
-
-
-def _unanchored(regex: str) -> str:
-    """Returns a regular expression without ^ and $ at its ends: the whole text has to match anyway."""
-    regex = regex.removeprefix("^")
-    backslashes = len(regex[:-1]) - len(regex[:-1].rstrip("\\"))
-    return regex[:-1] if regex.endswith("$") and backslashes % 2 == 0 else regex
 
 
 def _why(complaint: str) -> str:

@@ -5,14 +5,14 @@ The formula shows at once that a small pair fits; if it could be close, llama.cp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from edgespec.errors import DoesNotFitError, EdgeSpecError, MachineLostError, ModelFileError
-from edgespec.memory.free import free_memory
+from edgespec.memory.free import free_memory, mapped_files
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.placement import expert_layers
@@ -98,15 +98,30 @@ def _smaller_and_smaller(
     yield settings, (why, "all layers stay in RAM", *gave_up)
 
 
+def fits_beside(target: Path, draft: Path | None, settings: PairSettings, engines: Sequence[int]) -> bool:
+    """Returns whether a pair fits beside what is loaded, and gives up nothing for that.
+
+    engines: the processes that have models. True for files that cannot be read: loading them says why.
+    """
+    if settings.rpc:  # each of these machines has one client at a time
+        return False
+    try:
+        fit = pair_fit(target, draft, settings, taken=sum(map(mapped_files, engines)))
+    except (EdgeSpecError, HeaderError):
+        return True
+    return fit.fits and not fit.gave_up
+
+
 def pair_fit(
     target: Path,
     draft: Path | None,
     settings: PairSettings,
     devices: list[Device] | None = None,
+    taken: int = 0,
     projector: Need | None = None,
 ) -> Fit:
-    """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine. projector: what
-    lies there beside the pair.
+    """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine. taken: bytes of
+    its memory that look free and are not. projector: what lies there beside the pair.
 
     Raises HeaderError for a file that is not a model, MachineLostError if a machine of --rpc cannot serve
     us, and what MemoryOracle.need raises.
@@ -118,7 +133,7 @@ def pair_fit(
     with MemoryOracle() as oracle:
         asks = _asks(oracle, headers, files, settings)
         if devices is None:
-            devices = [ram(), *_machines(settings), *oracle.devices()]
+            devices = [ram(taken), *_machines(settings), *oracle.devices()]
         if projector:
             devices = [replace(one, free=one.free - projector.on(one.name)) for one in devices]
         return choose(
@@ -134,7 +149,7 @@ def pair_fit(
 
 
 def ram(taken: int = 0) -> Device:
-    """Returns the machine's own memory. taken: bytes of it that will be taken."""
+    """Returns the machine's own memory. taken: bytes that look free and are not."""
     free, total = free_memory()
     return Device(RAM, free - taken, total)
 

@@ -22,6 +22,15 @@ def free_memory(group: Path = CGROUP, mine: Path = Path("/proc/self/cgroup")) ->
     return free, total
 
 
+def mapped_files(process: int) -> int:
+    """Returns the bytes of files that a process has in memory, where those count as free though it needs them
+    all the time: a loaded model's on Linux."""
+    try:
+        return int(getattr(psutil.Process(process).memory_info(), "shared", 0))
+    except psutil.Error:
+        return 0
+
+
 def _groups(root: Path, mine: Path) -> list[Path]:
     """Returns the control groups of this process, from its own up to the root; each may limit it."""
     found = [root]

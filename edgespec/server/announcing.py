@@ -50,25 +50,28 @@ class Announcer:
         self._worker, self._pairs, self._state, self._parent = worker, pairs, state, parent
         self._file = Announcement()
         self._ready: LoadRequest | None = None
-        self._before: tuple[str, LoadRequest | None] = ("", None)
+        self._before: dict[LoadRequest, str] = {}
         self._lock = lock
 
     async def follow(self) -> None:
         """Reports each change once; ends with the supervisor."""
-        asleep = False
+        asleep = set[LoadRequest]()
         async for now in self._worker.changes():
+            before = self._before.get(now.load)
             if now.state == "loading":
                 self._tell_progress(now)
-            elif now.state == "ready" and now.load != self._ready:
-                self._tell_ready(now.load)
-            elif now.state == "ready" and asleep:
-                say(f"{self._pairs.name_of(now.load)} is loaded again")
-            elif now.state == "unloaded" and self._before[0] == "ready":
+            elif now.state == "ready" and before != "ready":
+                if now.load != self._ready:
+                    self._tell_ready(now.load)
+                elif now.load in asleep:
+                    say(f"{self._pairs.name_of(now.load)} is loaded again")
+                asleep.discard(now.load)
+            elif now.state == "unloaded" and before == "ready":
+                asleep.add(now.load)
                 say(f"{self._pairs.name_of(now.load)} is unloaded; the next request loads it")
-            elif now.state == "unloaded" and now.error and self._before[0] == "loading":
+            elif now.state == "unloaded" and now.error and before == "loading":
                 say(now.error)
-            asleep = now.state == "unloaded" or (asleep and now.state == "loading")
-            self._before = now.state, now.load
+            self._before[now.load] = now.state
 
     def close(self) -> None:
         """Removes the server's file."""
@@ -83,7 +86,7 @@ class Announcer:
     def _tell_progress(self, now: EngineStatus) -> None:
         load = now.load
         target, draft = Path(load.target).name, Path(load.draft).name if load.draft else ""
-        if self._before != ("loading", load):
+        if self._before.get(load) != "loading":
             say(f"loading {target} ...")
         text = f"loading {target}"
         if now.stage:
@@ -92,7 +95,7 @@ class Announcer:
             self._parent.tell("loading", text=text, fraction=now.progress, target=target, draft=draft or None)
 
     def _tell_ready(self, load: LoadRequest) -> None:
-        about, first = self._worker.about, self._ready is None
+        about, first = self._worker.of(load).about, self._ready is None
         assert about
         self._ready = load
         self._state = replace(_with_pair(self._state, load, self._pairs), n_ctx=about.n_ctx)

@@ -11,9 +11,10 @@ import random
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from copy import copy
 from dataclasses import replace
 from functools import wraps
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -30,6 +31,7 @@ from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
 from edgespec.server.dialects.openai.requests import ChatRequest
+from edgespec.server.early_stream import at_once_or_early
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.events import NEWLINE
 from edgespec.server.generation import AnswerChoices, GenerationObserver
@@ -39,6 +41,7 @@ from edgespec.server.refusal import ErrorShape, Refusal, unavailable
 from edgespec.server.remote_media import fetched
 from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
+from edgespec.server.worker_life import WorkerLife
 from edgespec.system.limited_child import GIVEN_UP
 
 _T = TypeVar("_T")
@@ -69,26 +72,42 @@ class Answering:
 
     def __init__(
         self,
-        worker: Supervisor,
+        engines: Supervisor,
         settings: ServerSettings,
         observer: GenerationObserver,
         pairs: Pairs,
         embeddings: Embeddings,
     ) -> None:
-        self.worker, self.settings, self.pairs, self.embeddings = worker, settings, pairs, embeddings
+        self.engines, self.settings, self.pairs, self.embeddings = engines, settings, pairs, embeddings
         self._observer = observer
         self._random = random.Random()
-        self._scales: tuple[Scales, LoadRequest | None] = (), None  # and the pair that they are for
+        self._scales: dict[WorkerLife, Scales] = {}  # where they were changed
+        self._worker: WorkerLife | None = None
+
+    def of(self, worker: WorkerLife) -> Answering:
+        """Returns the same for one pair, whichever others come and go."""
+        made = copy(self)
+        made._worker = worker
+        return made
+
+    def named(self, name: str | None) -> Answering:
+        """Returns the same for the pair of a name, loaded or not; for the current one without a name."""
+        return self.of(self.engines.of(self.pairs.called(name)))
+
+    @property
+    def worker(self) -> WorkerLife:
+        """The pair that is asked."""
+        return self._worker or self.engines.current
 
     def loaded(self) -> Loaded:
-        """Returns the loaded pair; raises Refusal if there is none."""
+        """Returns the pair's description; raises Refusal if it is not loaded."""
         if self.worker.about is None or self.worker.state != "ready":
             raise self.worker.absence()
         return self.worker.about
 
     def name(self) -> str:
         """Returns the model's name for clients."""
-        return self.pairs.name_of(self.worker.status.load)
+        return self.pairs.name_of(self.worker.load)
 
     def defaults(self) -> RequestDefaults:
         """Returns the defaults of a request. A share of the requests gets no drafter, for comparison."""
@@ -99,17 +118,16 @@ class Answering:
 
     def scales(self) -> Scales:
         """Returns the scales of the pair's adapters where a request names none."""
-        given, of = self._scales
         own = tuple(adapter.scale for adapter in self.loaded().adapters)
-        return given if of == self.worker.status.load else own
+        return self._scales.get(self.worker, own)
 
     def set_scales(self, scales: Scales) -> None:
-        """Changes these, until another pair is loaded."""
-        self._scales = scales, self.worker.status.load
+        """Changes these."""
+        self._scales[self.worker] = scales
 
     def longest(self) -> tuple[int | None, list[str]]:
         """Returns how many characters a text may have, if known, and the names of models that may differ."""
-        load, about = self.worker.status.load, self.worker.about
+        load, about = self.worker.load, self.worker.about
         if about is None or self.worker.state != "ready":
             return None, []
         others = [pair for pair in self.pairs.known() if pair.load != load]
@@ -117,14 +135,14 @@ class Answering:
 
     def template(self, about: Loaded) -> str:
         """Returns the chat template: the one given, the model's own, or ChatML."""
-        return self._given(self.worker.status.load) or template_or_fallback(about.chat_template)
+        return self._given(self.worker.load) or template_or_fallback(about.chat_template)
 
     def _given(self, load: LoadRequest) -> str | None:
         return self.settings.chat_template if self.pairs.is_first(load) else None
 
     def template_source(self, about: Loaded) -> Literal["given", "model", "chatml"]:
         """Returns where the chat template comes from."""
-        if self._given(self.worker.status.load):
+        if self._given(self.worker.load):
             return "given"
         return "model" if about.chat_template else "chatml"
 
@@ -205,18 +223,18 @@ class Answering:
         prompt = mixed(composed.text, media)
         return await self.worker.n_tokens(prompt, add_bos=self.wants_bos(composed.text))
 
-    async def wait_for(self, lease: AbstractAsyncContextManager[Loaded]) -> None:
+    async def wait_for(self, lease: AbstractAsyncContextManager[WorkerLife]) -> WorkerLife:
         """Takes a lease; raises Refusal if that takes too long."""
         try:
             async with asyncio.timeout(self.settings.request_s):
-                await lease.__aenter__()
+                return await lease.__aenter__()
         except TimeoutError:
             sentence = "the request waited too long for its model: try again in a moment"
             raise unavailable(sentence) from None
 
     def _check_number(self, n: int) -> None:
         """Refuses more answers at once than ever have room, which "try again later" would not help."""
-        most = self.worker.status.load.queue + self.loaded().slots
+        most = self.worker.load.queue + self.loaded().slots
         if n > most:
             sentence = f"{n} answers are asked for at once: slots and queue of this server hold {most}"
             raise Refusal(400, f"{sentence} (--slots, --queue)", code="invalid_value")
@@ -246,10 +264,38 @@ class Answering:
         return JSONResponse(await answerer.whole(generation))
 
 
+class EventStream(EventSourceResponse):
+    """A stream that closes its generation at the end, even if it was never started."""
+
+    ping_s = PING_S
+    kind = "text/event-stream"
+
+    @staticmethod
+    def sign(model: str, progress: float) -> bytes:
+        """Returns what a client takes for a sign of life, and nothing else. progress: of loading."""
+        return f": loading {model}, {progress:.0%}\n\n".encode("ascii", "backslashreplace")
+
+    def __init__(
+        self, events: AsyncIterator[ServerSentEvent | bytes], generation: AnswerChoices, send_s: float
+    ) -> None:
+        super().__init__(events, ping=self.ping_s, sep=NEWLINE, send_timeout=send_s, media_type=self.kind)
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except TimeoutError:  # the client does not read
+            pass
+        finally:
+            self._generation.close()
+
+
 class Dialect:
     """The handlers of one API's requests, and their `routes`."""
 
     errors: ClassVar[Mapping[str, ErrorShape]] = {}  # by the beginning of a path, unless they are OpenAI's
+
+    stream: ClassVar[type[EventStream]] = EventStream
 
     def __init__(self, answering: Answering) -> None:
         self.answering = answering
@@ -257,6 +303,16 @@ class Dialect:
     def routes(self) -> APIRouter:
         """Returns the routes of this dialect."""
         raise NotImplementedError
+
+    def streams(self, body: BaseModel) -> bool:
+        """Returns whether a request asks for a stream."""
+        return bool(getattr(body, "stream", None))
+
+    def of(self, worker: WorkerLife) -> Self:
+        """Returns the same handlers for one pair."""
+        made = copy(self)
+        made.answering = self.answering.of(worker)
+        return made
 
 
 _D = TypeVar("_D", bound=Dialect)
@@ -275,7 +331,7 @@ def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar
 
 
 def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
-    """Loads the pair that the request names, or the last one, and keeps it until the handler has returned.
+    """Loads the pair that the request names, or the current one, and keeps it until the handler has returned.
 
     What the handler submits keeps the pair loaded after that. Raises Refusal if it cannot be loaded. If
     the client leaves while it waits, nothing is loaded for it.
@@ -286,39 +342,25 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
         answering = dialect.answering
         bodies = [value for value in kwargs.values() if isinstance(value, BaseModel)]
         load = answering.pairs.called(next((getattr(body, "model", None) for body in bodies), None))
-        lease = answering.worker.lease(load)
-        await answering.wait_for(lease)
-        try:
-            return await handler(dialect, *args, **kwargs)
-        finally:
-            await lease.__aexit__(None, None, None)
+        worker = answering.engines.of(load)
+        if any(getattr(body, "unloads", False) for body in bodies):
+            return await handler(dialect.of(worker), *args, **kwargs)
+
+        async def answered() -> _T:
+            lease = answering.engines.lease(load)
+            worker = await answering.wait_for(lease)
+            try:
+                return await handler(dialect.of(worker), *args, **kwargs)
+            finally:
+                await lease.__aexit__(None, None, None)
+
+        if worker.state == "ready" or not any(map(dialect.streams, bodies)):
+            return await answered()
+
+        def sign() -> bytes:
+            return dialect.stream.sign(answering.pairs.name_of(worker.load), worker.loading[1])
+
+        working: asyncio.Task[Any] = asyncio.ensure_future(answered())
+        return cast(_T, await at_once_or_early(working, dialect.stream.kind, sign))
 
     return under_a_lease
-
-
-class EventStream(EventSourceResponse):
-    """A stream that closes its generation at the end, even if it was never started."""
-
-    ping_s = PING_S
-    kind = "text/event-stream"
-
-    def __init__(
-        self, events: AsyncIterator[ServerSentEvent | bytes], generation: AnswerChoices, send_s: float
-    ) -> None:
-        super().__init__(events, ping=self.ping_s, sep=NEWLINE, send_timeout=send_s, media_type=self.kind)
-        self._generation = generation
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        except TimeoutError:  # the client does not read
-            pass
-        finally:
-            self._generation.close()
-
-
-class LineStream(EventStream):
-    """The same as lines of JSON, between which nothing else may be."""
-
-    ping_s = 0
-    kind = "application/x-ndjson"

@@ -79,7 +79,7 @@ class WebApp(Logged):
         """Uses other settings from the next request on."""
         self._answering.settings = settings
         self._gate.renew(settings)
-        self._answering.worker.unload_after(settings.idle_s)
+        self._answering.engines.unload_after(settings.idle_s)
 
 
 # -- mistakes

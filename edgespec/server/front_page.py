@@ -43,6 +43,7 @@ class ShownModel:
     name: str
     status: str  # loaded, unloaded or loading
     about: str  # size, context, draft, in words
+    progress: float | None  # of loading
 
 
 def front_page(root: str, state: State, models: Sequence[ShownModel] | None, steps: Sequence[Sums]) -> str:
@@ -101,11 +102,13 @@ def _graph(title: str, values: Sequence[float | None], form: str, top: float | N
 
 
 def _row(model: ShownModel) -> str:
-    load = f'<button class="load" type="button" data-model="{escape(model.name)}">load</button>'
-    status = load if model.status == "unloaded" else escape(model.status)
+    change, name = {"loaded": "unload", "unloaded": "load"}.get(model.status), escape(model.name)
+    button = f'<button class="change" type="button" data-model="{name}">{change}</button>'
+    status = "" if model.status == "unloaded" else escape(model.status)
+    done = "" if model.progress is None else f" {model.progress:.0%}"
     return (
-        f"<tr><td><code>{escape(model.name)}</code></td><td>{escape(model.about)}</td>"
-        f'<td class="{escape(model.status)}">{status}</td></tr>'
+        f"<tr><td><code>{name}</code></td><td>{escape(model.about)}</td>"
+        f'<td class="{escape(model.status)}">{status}{done} {button if change else ""}</td></tr>'
     )
 
 

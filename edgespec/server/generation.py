@@ -13,7 +13,7 @@ from edgespec.core.values import Emitted, FinishReason, PromptProgress, Round, S
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
-from edgespec.server.supervisor import Supervisor
+from edgespec.server.worker_life import WorkerLife
 from edgespec.server.worker_requests import WorkerEvent
 
 _ids = itertools.count(1)
@@ -25,9 +25,9 @@ class GenerationObserver(Protocol):
 
     def emitted(self, round_: Round) -> None: ...
 
-    def ended(self, choice: ChoiceResults, *, plain: bool) -> None: ...
+    def ended(self, choice: ChoiceResults, worker: WorkerLife, *, plain: bool) -> None: ...
 
-    def plain_s(self) -> float | None:
+    def plain_s(self, worker: WorkerLife) -> float | None:
         """Returns what a token of plain decoding took recently; None if there was none."""
         ...
 
@@ -145,7 +145,7 @@ class AnswerChoices:
 
     def __init__(
         self,
-        worker: Supervisor,
+        worker: WorkerLife,
         wanted: Sequence[Submit],
         observer: GenerationObserver,
         *,
@@ -297,9 +297,10 @@ class AnswerChoices:
     def _end(self, id: str) -> None:
         self._open.discard(id)
         i = self._index[id]
-        self.choices[i].measured_s = self._observer.plain_s()
+        self.choices[i].measured_s = self._observer.plain_s(self._worker)
         if self.choices[i].started:  # a choice that never got a slot is not an answer
-            self._observer.ended(self.choices[i], plain=self._wanted[i].request.drafter == "none")
+            plain = self._wanted[i].request.drafter == "none"
+            self._observer.ended(self.choices[i], self._worker, plain=plain)
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""

@@ -15,6 +15,7 @@ from edgespec.core.values import Round
 from edgespec.server.generation import ChoiceResults
 from edgespec.server.recent import Recent
 from edgespec.server.supervisor import Supervisor
+from edgespec.server.worker_life import WorkerLife
 
 FIRST = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
@@ -61,7 +62,7 @@ class Plain:
 class Metrics:
     """The figures of one server, in its own registry."""
 
-    def __init__(self, worker: Supervisor) -> None:
+    def __init__(self, engines: Supervisor) -> None:
         self.registry = registry = CollectorRegistry()
         self._requests = Counter("edgespec_requests", "answers ended", ["mode", "finish"], registry=registry)
         self._refused = Counter("edgespec_refused", "requests refused", ["code"], registry=registry)
@@ -83,7 +84,8 @@ class Metrics:
             ["position"],
             registry=registry,
         )
-        self._worker, self._plain, self.recent = worker, Plain(), Recent()
+        self._engines, self.recent = engines, Recent()
+        self._plain: dict[WorkerLife, Plain] = {}
         self._tokens = Counter(
             "edgespec_decode_tokens", "tokens after the first", ["mode"], registry=registry
         )
@@ -99,11 +101,19 @@ class Metrics:
             registry=registry,
         )
         for name, text, value in (
-            ("edgespec_requests_running", "requests waiting or answered", lambda: worker.requests),
-            ("edgespec_engine_up", "1 where requests are answered", lambda: worker.state in ANSWERS),
-            ("edgespec_engine_restarts", "times the engine was started again", lambda: worker.restarts),
-            ("edgespec_draft_seconds", "time in the draft, this engine", lambda: worker.busy[0]),
-            ("edgespec_verify_seconds", "time in the target, this engine", lambda: worker.busy[1]),
+            ("edgespec_requests_running", "requests waiting or answered", lambda: engines.requests),
+            ("edgespec_engine_up", "1 where requests are answered", lambda: engines.current.state in ANSWERS),
+            (
+                "edgespec_engine_restarts",
+                "times the engine was started again",
+                lambda: sum(one.restarts for one in engines.workers.values()),
+            ),
+            ("edgespec_draft_seconds", "time in the draft, current engine", lambda: engines.current.busy[0]),
+            (
+                "edgespec_verify_seconds",
+                "time in the target, current engine",
+                lambda: engines.current.busy[1],
+            ),
         ):
             Gauge(name, text, registry=registry).set_function(value)
 
@@ -121,7 +131,7 @@ class Metrics:
             for place in range(round_.accepted):
                 self._by_place.labels(str(place)).inc()
 
-    def ended(self, choice: ChoiceResults, *, plain: bool) -> None:
+    def ended(self, choice: ChoiceResults, worker: WorkerLife, *, plain: bool) -> None:
         """Counts a choice, whole or not."""
         mode = "plain" if plain else "speculative"
         self._requests.labels(mode, choice.finish or "cancelled").inc()
@@ -133,7 +143,7 @@ class Metrics:
             self._prompt_s.inc(choice.first - choice.started)
             self._read.note(choice.known_tokens - choice.cached_tokens, choice.first - choice.started)
         if choice.n_tokens > 1 and plain:
-            self._recent().note(choice.n_tokens - 1, choice.last - choice.first)
+            self._plain_of(worker).note(choice.n_tokens - 1, choice.last - choice.first)
         if choice.n_tokens > 1:
             self._tokens.labels(mode).inc(choice.n_tokens - 1)
             self._seconds.labels(mode).inc(choice.last - choice.first)
@@ -141,15 +151,15 @@ class Metrics:
             self._written.note(choice.n_tokens - 1, choice.last - choice.first)
             self._each.labels(mode).observe((choice.last - choice.first) / (choice.n_tokens - 1))
 
-    def plain_s(self) -> float | None:
+    def plain_s(self, worker: WorkerLife) -> float | None:
         """Returns seconds per token of recent plain decoding; None if there was too little of it."""
-        return self._recent().seconds_per_token
+        return self._plain_of(worker).seconds_per_token
 
-    def _recent(self) -> Plain:
-        """Returns what is known of this engine; another pair, or another worker, starts anew."""
-        if self._plain.pid != self._worker.pid:
-            self._plain = Plain(self._worker.pid)
-        return self._plain
+    def _plain_of(self, worker: WorkerLife) -> Plain:
+        """Returns what is known of a pair; another process starts anew."""
+        if worker not in self._plain or self._plain[worker].pid != worker.pid:
+            self._plain[worker] = Plain(worker.pid)
+        return self._plain[worker]
 
     def text(self) -> tuple[bytes, str]:
         """Returns the text of /metrics, and its media type."""
@@ -160,19 +170,20 @@ class Metrics:
 
         Its speeds cover the time since the last look, and start anew.
         """
-        worker = self._worker
+        workers = self._engines.workers.values()
+        waiting, decodes = sum(one.waiting for one in workers), sum(one.decodes for one in workers)
         figures = (
-            ("n_decode_total", "counter", "evaluations of the target", worker.decodes),
+            ("n_decode_total", "counter", "evaluations of the target", decodes),
             ("n_tokens_max", "counter", "most tokens of a prompt and its answer", self._longest),
             ("prompt_tokens_seconds", "gauge", "prompt tokens per second, since asked", self._read.take()),
             ("predicted_tokens_seconds", "gauge", "tokens per second, since asked", self._written.take()),
-            ("requests_processing", "gauge", "requests in slots", worker.requests - worker.waiting),
-            ("requests_deferred", "gauge", "requests that wait for a slot", worker.waiting),
+            ("requests_processing", "gauge", "requests in slots", self._engines.requests - waiting),
+            ("requests_deferred", "gauge", "requests that wait for a slot", waiting),
             (
                 "n_busy_slots_per_decode",
                 "gauge",
                 "requests in slots at an evaluation, on average",
-                worker.in_slots / max(1, worker.decodes),
+                sum(one.in_slots for one in workers) / max(1, decodes),
             ),
         )
         lines = (

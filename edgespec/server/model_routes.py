@@ -1,10 +1,11 @@
-"""The pairs, and which one is loaded: listed, loaded and unloaded on request, with progress."""
+"""The pairs, and which are loaded: listed, loaded and unloaded on request, with progress."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -14,10 +15,10 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import BaseModel, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from edgespec.engine.messages import Loaded, LoadRequest
+from edgespec.engine.messages import LoadRequest
 from edgespec.server.answering import PING_S, Answering
 from edgespec.server.bodies import checked_router
-from edgespec.server.engine_status import EngineStatus
+from edgespec.server.engine_status import EngineStatus, State
 from edgespec.server.events import NEWLINE, done, event
 from edgespec.server.front_page import FILES, FOLDER, HEADERS, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
@@ -36,14 +37,21 @@ class ModelChange(BaseModel):
     stream: StrictBool = False
 
 
+class NamedModel(BaseModel):
+    """POST /models/load and /models/unload, llama-server's."""
+
+    model: StrictStr
+
+
 class ModelRoutes:
-    """The pairs, and the loaded one."""
+    """The pairs, and the loaded ones."""
 
     def __init__(self, answering: Answering, recent: Recent) -> None:
         """recent: what the page draws."""
         self._recent = recent
-        self._answering, self._worker, self._pairs = answering, answering.worker, answering.pairs
+        self._answering, self._engines, self._pairs = answering, answering.engines, answering.pairs
         self._began = int(time.time())
+        self._tasks: set[asyncio.Task[object]] = set()  # changes that nobody waits for
 
     def routes(self) -> APIRouter:
         """Returns the routes."""
@@ -52,6 +60,9 @@ class ModelRoutes:
             ("POST", "/edgespec/models", self.change),
             ("GET", "/v1/models", self.listed),
             ("GET", "/models", self.listed),
+            ("POST", "/models/load", self.begin_loading),
+            ("POST", "/models/unload", self.begin_unloading),
+            ("GET", "/models/sse", self.events),
             ("GET", "/v1/models/{name:path}", self.one),
             ("GET", "/models/{name:path}", self.one),
         )
@@ -74,13 +85,15 @@ class ModelRoutes:
         """Shows people that the server runs, and how to use it."""
         shown = None if self._answering.settings.keys else [_shown(model) for model in self._models()]
         root = f"{request.url.scheme}://{request.url.netloc}"
-        page = front_page(root, self._worker.state, shown, self._recent.steps())
+        page = front_page(root, self._engines.current.state, shown, self._recent.steps())
         return HTMLResponse(page, headers=HEADERS)
 
     async def now(self) -> Response:
         """Returns what changes on the page."""
         shown = [_shown(model) for model in self._models()]
-        return HTMLResponse(now_section(self._worker.state, shown, self._recent.steps()), headers=HEADERS)
+        return HTMLResponse(
+            now_section(self._engines.current.state, shown, self._recent.steps()), headers=HEADERS
+        )
 
     async def file(self, name: str) -> Response:
         """Returns a file of the page."""
@@ -98,7 +111,7 @@ class ModelRoutes:
 
     async def all(self) -> dict[str, Any]:
         """Lists the pairs, with the engine's state."""
-        return {"object": "list", "data": self._models(), "engine": self._told(self._worker.status)}
+        return {"object": "list", "data": self._models(), "engine": self._told(self._engines.status)}
 
     async def change(self, body: ModelChange) -> Response:
         """Loads or unloads; answers when it is done, or with events until it is."""
@@ -106,21 +119,58 @@ class ModelRoutes:
 
         async def work() -> None:
             if body.action == "load":
-                await self._worker.load(load, force=body.force)
+                await self._engines.load(load, force=body.force)
             else:
-                await self._worker.unload(force=body.force)
+                await self._engines.unload(load, force=body.force)
 
         if body.stream:
-            return EventSourceResponse(self._progress(work), ping=PING_S, sep=NEWLINE)
+            return EventSourceResponse(self._progress(work, load), ping=PING_S, sep=NEWLINE)
         await work()
-        return JSONResponse(self._told(self._worker.status))
+        return JSONResponse(self._told(self._engines.status_of(load)))
+
+    async def begin_loading(self, body: NamedModel) -> dict[str, bool]:
+        """Begins to load a pair; its status says when that is done."""
+        load = self._pairs.named(body.model)
+        if self._engines.of(load).in_memory:
+            raise Refusal(400, "model is already running", param="model", code="invalid_value")
+        self._apart(self._engines.load(load))
+        return {"success": True}
+
+    async def begin_unloading(self, body: NamedModel) -> dict[str, bool]:
+        """Unloads a pair as soon as nobody uses it."""
+        load = self._pairs.named(body.model)
+        if not self._engines.of(load).in_memory:
+            raise Refusal(400, "model is not running", param="model", code="invalid_value")
+        self._apart(self._engines.unload(load))
+        return {"success": True}
+
+    def _apart(self, work: Coroutine[Any, Any, object]) -> None:
+        """Does what the caller does not wait for; the state says how it ended."""
+
+        async def quietly() -> None:
+            with suppress(Refusal):
+                await work
+
+        task: asyncio.Task[object] = asyncio.create_task(quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def events(self) -> Response:
+        """Tells each change of a pair's status, until the client leaves."""
+
+        async def told() -> AsyncIterator[ServerSentEvent]:
+            async for now in self._engines.changes():
+                about = {"status": _value(now.state), **_progress_of(now)}
+                yield event({"model": self._pairs.name_of(now.load), "event": "model_status", "data": about})
+
+        return EventSourceResponse(told(), ping=PING_S, sep=NEWLINE)
 
     async def _progress(
-        self, work: Callable[[], Coroutine[Any, Any, None]]
+        self, work: Callable[[], Coroutine[Any, Any, None]], load: LoadRequest | None
     ) -> AsyncIterator[ServerSentEvent]:
         """Yields the state until the work is done, and last its end or its error."""
         working = asyncio.ensure_future(work())
-        changes = self._worker.changes()
+        changes = self._engines.changes(load)
         coming = asyncio.ensure_future(anext(changes))
         try:
             while not working.done():
@@ -133,7 +183,7 @@ class ModelRoutes:
             except Refusal as refusal:
                 yield event(refusal.body())
                 return
-            yield event(self._told(self._worker.status))
+            yield event(self._told(self._engines.status_of(load)))
             yield done()
         finally:
             for task in (working, coming):
@@ -152,32 +202,34 @@ class ModelRoutes:
         }
 
     def _models(self) -> list[dict[str, Any]]:
-        now = self._worker.status
-        about = self._worker.about if now.state == "ready" else None
-        models = [self._model(pair, now.load, now.state, about) for pair in self._pairs.known()]
-        return sorted(models, key=lambda model: model["status"]["value"] == "unloaded")
+        """Describes all pairs, the current one first, then what else is loaded."""
+        models = [
+            (self._model(pair), pair.load == self._engines.current.load) for pair in self._pairs.known()
+        ]
+        models.sort(key=lambda model: (not model[1], model[0]["status"]["value"] == "unloaded"))
+        return [model for model, _ in models]
 
-    def _model(self, pair: KnownPair, there: LoadRequest, state: str, about: Loaded | None) -> dict[str, Any]:
+    def _model(self, pair: KnownPair) -> dict[str, Any]:
         """Returns a pair in OpenAI's format; `meta` is llama-server's, `status` its router's."""
         meta: dict[str, Any] = {"size": pair.size, "draft": pair.draft, "embedded": pair.embedded}
-        value = "unloaded"
-        if pair.load == there:
-            value = {"ready": "loaded", "unloaded": "unloaded"}.get(state, "loading")
-            if about:
-                meta |= {
-                    "n_ctx": about.n_ctx,
-                    "n_ctx_train": about.n_ctx_train,
-                    "n_vocab": about.n_vocab,
-                    "size": about.n_bytes,
-                    "draft": about.draft_name,
-                    "plain_s": about.plain_s,
-                    "break_even": about.break_even and asdict(about.break_even),
-                    "card": about.place,
-                    "chat_template_source": self._answering.template_source(about),
-                    "build_advice": self_test().advice,
-                    "beyond_trained": about.beyond_trained,
-                    "reads": about.reads,
-                }
+        worker = self._engines.workers.get(pair.load)
+        now = worker and self._engines.status_of(pair.load)
+        if worker and worker.about and worker.state == "ready":
+            about = worker.about
+            meta |= {
+                "n_ctx": about.n_ctx,
+                "n_ctx_train": about.n_ctx_train,
+                "n_vocab": about.n_vocab,
+                "size": about.n_bytes,
+                "draft": about.draft_name,
+                "plain_s": about.plain_s,
+                "break_even": about.break_even and asdict(about.break_even),
+                "card": about.place,
+                "chat_template_source": self._answering.of(worker).template_source(about),
+                "build_advice": self_test().advice,
+                "beyond_trained": about.beyond_trained,
+                "reads": about.reads,
+            }
         began = datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
         return {
             "id": pair.name,
@@ -187,9 +239,19 @@ class ModelRoutes:
             "type": "model",
             "display_name": pair.name,
             "created_at": began,  # Anthropic's name
-            "status": {"value": value},
+            "status": {"value": _value(now.state), **_progress_of(now)} if now else {"value": "unloaded"},
             "meta": meta,
         }
+
+
+def _value(state: State) -> str:
+    """Returns llama-server's word for a state."""
+    return {"ready": "loaded", "unloaded": "unloaded"}.get(state, "loading")
+
+
+def _progress_of(now: EngineStatus) -> dict[str, Any]:
+    """Returns how far loading is, as llama-server tells it; {} if nothing is loaded now."""
+    return {"progress": {"current": now.stage, "value": now.progress}} if now.stage else {}
 
 
 def _shown(model: Mapping[str, Any]) -> ShownModel:
@@ -199,7 +261,8 @@ def _shown(model: Mapping[str, Any]) -> ShownModel:
         about.append(f"{n_ctx:,} tokens of context")
     if meta["draft"]:
         about.append(f"drafting with {meta['draft']}")
-    return ShownModel(model["id"], model["status"]["value"], ", ".join(about))
+    progress = model["status"].get("progress")
+    return ShownModel(model["id"], model["status"]["value"], ", ".join(about), progress and progress["value"])
 
 
 def _as_ollama(model: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,16 +42,17 @@ class OwnRoutes:
 
     async def health(self) -> Response:
         """Says whether the engine runs."""
-        state: str = self._worker.state
+        current = self._worker.current
+        state: str = current.state
         if state == "unloaded":  # the next request loads it
             return JSONResponse({"status": "ok"})
         if state == "ready" and await self._worker.hears(HEARS_S):
             return JSONResponse({"status": "ok"})
-        if state == "ready" and self._worker.state == "ready":
+        if state == "ready" and current.state == "ready":
             state = "silent"
             refusal = unavailable("the engine does not respond: if it stays silent, it is restarted")
         else:
-            state, refusal = self._worker.state, self._worker.absence()
+            state, refusal = current.state, current.absence()
         return JSONResponse({"status": state, **refusal.body()}, refusal.status, refusal.headers())
 
     async def proof(self, nonce: Annotated[str, Query(min_length=16, max_length=200)]) -> dict[str, str]:

@@ -48,6 +48,7 @@ class ServerSettings:
     defaults: RequestDefaults = RequestDefaults()
     log: LogFormat = "quiet"
     idle_s: float | None = None  # seconds without a request after which the model is unloaded; None keeps it
+    models_max: int = 1  # in memory at the same time
     verbose: bool = False  # chats show prompts
     slot_folder: Path | None = None  # where slots' texts may be saved
     no_slots: bool = False  # those routes are closed

@@ -1,24 +1,23 @@
-"""Says which pair is loaded: one at a time, for those who hold a lease of it.
+"""Says which pairs are in memory: as many as fit, each with a worker of its own.
 
-There is one pair at a time, and one worker has one pair: to unload is to end the worker, which frees
-all its memory, and to load another is to start another worker. A request for a pair takes a `lease`;
-while one is held, or a request is answered, no other pair comes. Leases are served in order, so that
-two clients that want different pairs both get them.
+A request for a pair takes a `lease`; while one is held, or a request is answered, that pair stays. Room for
+another is made by unloading those that nobody uses, the least recently used first. Who needs room that others
+have to give is served in order, so that two clients that want different pairs both get them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Literal
+from pathlib import Path
 
-from edgespec.engine.messages import Loaded, LoadRequest
+from edgespec.engine.messages import LoadRequest
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
 from edgespec.server.worker_life import PING_S, WorkerLife
 
-LAST_LINES_S = 1.0
 SWITCHED = Refusal(
     503,
     "the model was unloaded by force: try again, or name the model you want",
@@ -28,203 +27,295 @@ SWITCHED = Refusal(
 )
 
 
-class Supervisor(WorkerLife):
-    """The pairs of one worker at a time. All on one event loop."""
+class Supervisor:
+    """The pairs in memory, and those that were. All on one event loop."""
 
     def __init__(
         self,
         load: LoadRequest,
         *,
+        most: int = 1,
         tell: Callable[[str], None] = lambda _: None,
         ping_s: float = PING_S,
     ) -> None:
-        super().__init__(load, tell=tell, ping_s=ping_s)
+        """load: the first. most: how many may be in memory at once. The rest is as in `WorkerLife`."""
+        self._most, self._tell, self._ping_s = most, tell, ping_s
         self._idle_s: float | None = None
         self._next: LoadRequest | None = None
         self._turn = asyncio.Lock()  # fair: first come, first served
-        self._letting_go = asyncio.Lock()
-        self._leases = 0
+        self._closed: Refusal | None = None  # why no request is taken any more
+        self._forced = False  # who waits for a turn gives it up
+        self._large_bodies = 0
         self._news = asyncio.Event()  # set, and replaced, at every change
         self._timer: asyncio.TimerHandle | None = None
+        self._sleeping = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._task: asyncio.Task[None] | None = None
+        self.workers: dict[LoadRequest, WorkerLife] = {}
+        self._first = self._last = self.of(load, first=True)  # the last that was begun
+
+    def of(self, load: LoadRequest | None, *, first: bool = False) -> WorkerLife:
+        """Returns a pair, in memory or not; None is the current one."""
+        if load is None:
+            return self.current
+        if load not in self.workers:
+            made = WorkerLife(load, self._moved, first=first, tell=self._tell, ping_s=self._ping_s)
+            made.idle_s = self._idle_s
+            self.workers[load] = made
+        return self.workers[load]
+
+    @property
+    def current(self) -> WorkerLife:
+        """Who answers a request that names no pair: of those that are there, the one wanted last."""
+        return max(self.workers.values(), key=lambda worker: (worker.there, worker.begun))
+
+    @property
+    def ended(self) -> bool:
+        """True if no more workers will be started."""
+        return any(worker.ended for worker in self.workers.values())
+
+    @property
+    def requests(self) -> int:
+        """How many requests are running or waiting."""
+        return sum(worker.requests for worker in self.workers.values())
+
+    @property
+    def settled(self) -> asyncio.Event:
+        """Set when the first load has succeeded or failed."""
+        return self._first.settled
 
     @property
     def status(self) -> EngineStatus:
-        """The current state."""
-        stage, progress = (self._loading.stage, self._loading.progress) if self._loading else (None, 0.0)
-        if self.state != "loading":
-            stage, progress = None, float(self.state == "ready")
-        error = self.failed.message if self.failed else None
-        return EngineStatus(self.state, self._load, stage, progress, self._next, self.requests, error)
+        """The state of the current pair."""
+        return self.status_of(None)
 
-    async def changes(self) -> AsyncIterator[EngineStatus]:
-        """Yields the state now and after each change; ends with the supervisor."""
-        last = None
+    def status_of(self, load: LoadRequest | None) -> EngineStatus:
+        """Returns the state of a pair; None is the current one."""
+        worker = self.of(load)
+        error = self._last.failed.message if self._last.failed else None
+        return EngineStatus(worker.state, worker.load, *worker.loading, self._next, worker.requests, error)
+
+    async def changes(self, load: LoadRequest | None = None) -> AsyncIterator[EngineStatus]:
+        """Yields the states now and after each change, of one pair or of all; ends with the supervisor."""
+        last: dict[LoadRequest, EngineStatus] = {}
         while True:
-            news, now = self._news, self.status
-            if now != last:
-                last = now
-                yield now
+            news = self._news
+            for worker in [self.of(load)] if load else [*self.workers.values()]:
+                now = self.status_of(worker.load)
+                if now != last.get(worker.load):
+                    last[worker.load] = now
+                    yield now
             if self.ended:
                 return
             await news.wait()
 
     def start(self) -> None:
         """Starts the first worker, in the background."""
-        self._task = asyncio.create_task(self._keep_running())
+        self._first.begin()
 
     def close(self, reason: Refusal) -> None:
         """Takes no more requests: those that wait for a pair get the reason, what is running goes on."""
-        self._refusing = reason
+        self._closed = reason
         self._moved()
 
+    def dismiss(self, reason: Refusal) -> None:
+        """Ends all requests, with the reason."""
+        for worker in self.workers.values():
+            worker.dismiss(reason)
+
+    async def hears(self, seconds: float) -> bool:
+        """Returns whether all workers answer within `seconds`, of those that should."""
+        asked = [worker for worker in self.workers.values() if worker.state == "ready" or worker.requests]
+        return all(await asyncio.gather(*(worker.hears(seconds) for worker in asked)))
+
+    def count_large_body(self, change: int) -> None:
+        """Notes that one large body more, or less, is being read."""
+        self._large_bodies += change
+        for worker in self.workers.values():
+            worker.note_large_bodies(self._large_bodies)
+
     def unload_after(self, idle_s: float | None) -> None:
-        """Unloads a pair that nobody uses for so long, from now on; the next request loads it again."""
+        """Unloads pairs that nobody uses for so long, from now on; the next request loads them again."""
         self._idle_s = idle_s
+        for worker in self.workers.values():
+            worker.idle_s = idle_s
+        self._moved()
+
+    def keep(self, worker: WorkerLife, idle_s: float | None) -> None:
+        """Unloads one pair after another time; 0: as soon as nobody uses it, None: never."""
+        worker.idle_s = idle_s
         self._moved()
 
     async def stop(self) -> None:
-        """Releases the worker, which ends after its step."""
-        await self._end("stopped")
+        """Releases the workers, which end after their step."""
+        ending = (self._apart(worker.end("stopped")) for worker in self.workers.values())
+        await asyncio.shield(asyncio.gather(*ending))
         for task in self._tasks:
             task.cancel()
 
     @contextlib.asynccontextmanager
-    async def lease(self, load: LoadRequest | None = None) -> AsyncIterator[Loaded]:
+    async def lease(self, load: LoadRequest | None = None) -> AsyncIterator[WorkerLife]:
         """Loads a pair, and keeps it until the block ends; what was submitted in it keeps it loaded.
 
-        load: which; None is the current one, or the last. If another is loaded, this waits until
-        all answers have ended, then switches; later requests queue behind it. Raises Refusal if the
-        pair cannot be loaded, if the first one is still being loaded, if a worker that died is
-        being restarted, and if a forced switch came in between.
+        load: which; None is the current one. If there is no room, this waits until others are not used, and
+        unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, if the
+        first one is still being loaded, if a worker that died is being restarted, and if it is unloaded by
+        force.
 
-            async with supervisor.lease() as about:
-                supervisor.submit(..., listener)
+            async with supervisor.lease() as worker:
+                worker.submit(..., listener)
         """
-        about = await self._take(load, force=False)
+        worker = await self._take(load, force=False)
         try:
-            yield about
+            yield worker
         finally:
-            self._leases -= 1
-            self._moved()
+            worker.lease(-1)
 
-    async def load(self, load: LoadRequest | None = None, *, force: bool = False) -> Loaded:
-        """Loads a pair, as `lease` does, and returns its description once it is loaded.
+    async def load(self, load: LoadRequest | None = None, *, force: bool = False) -> WorkerLife:
+        """Loads a pair, as `lease` does, and returns it once it is loaded; it is the current one then.
 
-        force: ends running and waiting requests with a Refusal instead of waiting for them.
-        `changes` reports progress. If this is cancelled, loading continues.
+        force: ends running and waiting requests with a Refusal where their room is needed. `changes` reports
+        progress. If this is cancelled, loading continues.
         """
-        about = await self._take(load, force=force)
-        self._leases -= 1
-        self._moved()
-        return about
+        worker = await self._take(load, force=force)
+        worker.begun = time.monotonic()
+        worker.lease(-1)
+        return worker
 
-    async def unload(self, *, force: bool = False) -> None:
-        """Unloads the pair when all answers have ended; the next request loads it again.
+    async def unload(self, load: LoadRequest | None = None, *, force: bool = False) -> None:
+        """Unloads a pair, or all, when their answers have ended; the next request loads them again.
 
-        force: as for `load`. Does nothing if no pair is loaded.
+        force: as for `load`. Does nothing if none is loaded.
         """
         async with self._my_turn(force):
-            await self._quiet(force)
-            if self.state != "unloaded":
-                await self._end("unloaded")
+            for worker in [
+                one for one in self.workers.values() if one.in_memory and load in (None, one.load)
+            ]:
+                if force:
+                    worker.refuse(SWITCHED)
+                while not worker.idle:
+                    await self._different(force)
+                if worker.in_memory:
+                    await self._end(worker)
 
-    async def _take(self, load: LoadRequest | None, force: bool) -> Loaded:
-        """Loads the pair, and counts one lease of it."""
-        async with self._my_turn(force and load not in (None, self._load)):
-            wanted = load or self._load
-            if wanted != self._load or self.state == "unloaded":
-                self._next = wanted
+    async def _take(self, load: LoadRequest | None, force: bool) -> WorkerLife:
+        """Loads a pair, and counts one lease of it."""
+        async with self._my_turn(force and self.of(load).state == "unloaded"):
+            worker = self.of(load)
+            if self.ended:
+                raise worker.absence()
+            if worker.state == "unloaded":
+                self._next = worker.load
                 self._moved()
                 try:
-                    await self._quiet(force)
-                    await self._end("unloaded")
+                    await self._make_room(worker, force)
                 finally:
                     self._next = None
                     self._moved()
-                self._begin(wanted)
-            while self.state == "loading" and self._good and not self._why:
+                worker.idle_s = self._idle_s
+                self._last = worker
+                worker.begin()
+            worker.lease(1)
+        try:
+            while worker.state == "loading" and not (worker.first or worker.why):
+                await self._news.wait()
+                self._check(force=True)
+                worker.check()
+            if worker.state == "unloaded":
+                assert worker.failed
+                raise Refusal(503, worker.failed.message, type="server_error", code="model_load_failed")
+            if worker.state != "ready":
+                raise worker.absence()
+        except BaseException:
+            worker.lease(-1)
+            raise
+        return worker
+
+    async def _make_room(self, wanted: WorkerLife, force: bool) -> None:
+        """Unloads others until a pair fits beside them."""
+        before, room = -1, False
+        while others := [one for one in self.workers.values() if one.in_memory]:
+            if len(others) != before:
+                before = len(others)
+                room = before < self._most and await self._fits(wanted.load, others)
+            if room:
+                return
+            idle = [one for one in others if one.idle]
+            least = min(idle or others, key=lambda one: one.used)
+            if force and not idle:
+                least.refuse(SWITCHED)
+            if least.idle:
+                await self._end(least)
+            else:
                 await self._different(force)
-            if self.state == "unloaded":
-                assert self.failed
-                raise Refusal(503, self.failed.message, type="server_error", code="model_load_failed")
-            if self.state != "ready" or not self.about:
-                raise self.absence()
-            self._leases += 1
-            self._moved()
-            return self.about
+
+    async def _fits(self, load: LoadRequest, others: list[WorkerLife]) -> bool:
+        """Returns whether a pair fits beside others as it does alone; asks llama.cpp for a second."""
+        from edgespec.memory.at_load import fits_beside  # late: with one pair, nobody asks
+
+        target, draft = Path(load.target), Path(load.draft) if load.draft else None
+        pids = [one.pid for one in others if one.pid]
+        return await asyncio.to_thread(fits_beside, target, draft, load.settings, pids)
 
     @contextlib.asynccontextmanager
     async def _my_turn(self, force: bool) -> AsyncIterator[None]:
         """Waits for the turn; if forced, others give theirs up."""
         if force:
-            self._refusing = SWITCHED
-            self.dismiss(SWITCHED)
+            self._forced = True
             self._moved()
         try:
             async with self._turn:
-                if self._refusing and not force:
-                    raise self._refusing
+                self._check(force)
                 yield
         finally:
             if force:
-                self._refusing = None
+                self._forced = False
 
-    async def _quiet(self, force: bool) -> None:
-        """Waits until nothing runs, and nobody is about to ask."""
-        while self.requests or self._leases:
-            await self._different(force)
-        if self.ended:
-            raise self.absence()
+    def _check(self, force: bool) -> None:
+        """Raises Refusal to whom there is no use in waiting."""
+        if self._closed:
+            raise self._closed
+        if self._forced and not force:
+            raise SWITCHED
 
     async def _different(self, force: bool) -> None:
         await self._news.wait()
-        if self._refusing and not force:
-            raise self._refusing
+        self._check(force)
 
-    def _begin(self, load: LoadRequest) -> None:
-        """Starts a worker for a pair, in the background. There must be none."""
-        self._load, self._settled, self.failed, self._loading = load, False, None, None
-        self._why, self._plans_failed = "", 0
-        self._become("loading")
-        self._task = asyncio.create_task(self._keep_running())
-
-    async def _end(self, state: Literal["unloaded", "stopped"]) -> None:
-        """Ends the worker: at once if it is loading, else after its step. If cancelled, that continues."""
-        at_once = self.state == "loading"
-        self._become(state)
-        await asyncio.shield(self._apart(self._let_go(at_once)))
-
-    async def _let_go(self, at_once: bool) -> None:
-        async with self._letting_go:
-            process, task = self._process, self._task
-            self._process = self._task = None
-            if process:
-                await process.end(at_once=at_once)
-            if task:
-                if process:  # it ended by itself, and its last lines are read
-                    await asyncio.wait((task,), timeout=LAST_LINES_S)
-                task.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await task
+    async def _end(self, worker: WorkerLife) -> None:
+        """Unloads a pair. If cancelled, that continues."""
+        await asyncio.shield(self._apart(worker.end("unloaded")))
 
     def _moved(self) -> None:
-        """Wakes who waits for changes, and restarts the idle timer of the pair."""
+        """Wakes who waits for changes, and restarts the idle timer."""
         news, self._news = self._news, asyncio.Event()
         news.set()
         if self._timer:
             self._timer.cancel()
             self._timer = None
-        if self._idle_s and self.state == "ready" and not (self.requests or self._leases):
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self._idle_s, lambda: self._apart(self._sleep()))
+        if not (self._sleeping or self._closed) and (due := self._due()):
+            wait = min(due.values()) - time.monotonic()
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._wake)
+
+    def _due(self) -> dict[WorkerLife, float]:
+        """Returns when pairs that nobody uses are to be unloaded."""
+        ready = [one for one in self.workers.values() if one.state == "ready" and one.idle]
+        return {one: one.used + one.idle_s for one in ready if one.idle_s is not None}
+
+    def _wake(self) -> None:
+        self._sleeping = True
+        self._apart(self._sleep())
 
     async def _sleep(self) -> None:
-        with contextlib.suppress(Refusal):
+        try:
             async with self._my_turn(force=False):
-                if self.state == "ready" and not (self.requests or self._leases):
-                    await self._end("unloaded")
+                for worker, at in self._due().items():
+                    if at <= time.monotonic():
+                        await self._end(worker)
+        except Refusal:
+            pass
+        finally:
+            self._sleeping = False
+            self._moved()
 
     def _apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

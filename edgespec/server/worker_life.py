@@ -1,9 +1,9 @@
-"""Runs an engine worker, and another when that has ended by itself.
+"""Runs the engine worker of a pair, and another when that has ended by itself.
 
-It is restarted at once the first time, then after pauses that double. If it lost another machine that
-evaluated layers for it, it is restarted when that is back; if it ran out of a graphics card's memory, with
-less on the card. Requests that were waiting get the reason and the worker's last lines; new requests are
-told when to come again.
+To unload a pair is to end its worker, which frees all its memory. One that dies is restarted at once the
+first time, then after pauses that double. If it lost another machine that evaluated layers for it, it is
+restarted when that is back; if it ran out of a graphics card's memory, with less on the card. Requests that
+were waiting get the reason and the worker's last lines; new requests are told when to come again.
 A worker that runs and does not answer is no better than a dead one: it is pinged all the time, and killed
 if it stays silent.
 """
@@ -11,9 +11,11 @@ if it stays silent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Literal
 
 from edgespec.core.values import Emitted, Started
 from edgespec.engine.messages import (
@@ -26,6 +28,7 @@ from edgespec.engine.messages import (
     Refused,
     SlotDone,
     Spelt,
+    Stage,
     StepReport,
     Tokenized,
 )
@@ -36,6 +39,7 @@ from edgespec.server.worker_requests import WorkerRequests
 from edgespec.system.isolate import card_was_full, cause_of_death, kills_for_memory, telling
 from edgespec.system.machines import absent
 
+LAST_LINES_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 STEADY_S = 60.0  # a worker that lived this long did not die of its start
 LAST_LINES = 8
@@ -45,21 +49,37 @@ LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read f
 
 
 class WorkerLife(WorkerRequests):
-    """One worker of one pair, started again and again."""
+    """One pair, and its worker while it is in memory."""
 
-    def __init__(self, load: LoadRequest, *, tell: Callable[[str], None], ping_s: float) -> None:
-        """tell: takes messages for the person at the terminal. ping_s: how often the worker is pinged."""
+    def __init__(
+        self,
+        load: LoadRequest,
+        changed: Callable[[], None],
+        *,
+        first: bool,
+        tell: Callable[[str], None],
+        ping_s: float,
+    ) -> None:
+        """changed: called at each change of the state, or of who uses it. first: there is nothing else to
+        answer, so it is tried until it has been loaded. tell: takes messages for the person at the terminal.
+        ping_s: how often the worker is pinged."""
         super().__init__()
-        self._load, self._tell, self._ping_s = load, tell, ping_s
+        self.load, self._tell, self._ping_s = load, tell, ping_s
+        self._changed = changed
+        self.first = first
+        self.leases = 0  # of those who are about to ask
+        self.used = self.begun = 0.0  # when that was last so, and when it was last wanted in memory
+        self.idle_s: float | None = None  # after so long unused, it is unloaded
+        self._task: asyncio.Task[None] | None = None
+        self._ending = asyncio.Lock()
         self._killed_for: str | None = None  # why we killed it
         self._kills: int | None = None  # by the kernel, before it was started
         self._plans_failed = 0  # plans with which a graphics card ran out of memory
-        self._good: LoadRequest | None = None  # what was loaded last
-        self._settled = False  # the current pair has been ready once
+        self._settled = False  # it has been ready since it was loaded
         self._loading: Loading | None = None
         self._retry_at = 0.0
-        self._why, self._noticed = "", False  # whether a draft's failure was told, once for each load
-        self.failed: LoadFailed | None = None  # the first load failed: there is nothing to wait for
+        self.why, self._noticed = "", False  # whether a draft's failure was told, once for each load
+        self.failed: LoadFailed | None = None  # it could not be loaded: there is nothing to wait for
         self.settled = asyncio.Event()  # the first load has succeeded or failed
         self.restarts = 0
         self.busy = (0.0, 0.0)
@@ -72,14 +92,74 @@ class WorkerLife(WorkerRequests):
         """True if no more workers will be started."""
         return self.state == "stopped"
 
+    @property
+    def in_memory(self) -> bool:
+        """True from the beginning of loading on."""
+        return self.state not in ("unloaded", "stopped")
+
+    @property
+    def there(self) -> bool:
+        """True if it answers, or does so again soon."""
+        return self.in_memory and self._settled
+
+    @property
+    def idle(self) -> bool:
+        """True if nobody is answered or about to ask."""
+        return not (self.requests or self.leases)
+
+    @property
+    def loading(self) -> tuple[Stage | None, float]:
+        """Returns the stage of loading, and which part of it is done."""
+        if self.state == "loading":
+            return (self._loading.stage, self._loading.progress) if self._loading else (None, 0.0)
+        return None, float(self.state == "ready")
+
+    def lease(self, change: Literal[1, -1]) -> None:
+        """Counts one more who is about to ask, or one less."""
+        self.leases += change
+        self._moved()
+
     def absence(self) -> Refusal:
         """Returns why there is no engine now, and when to come again."""
-        if self.state == "loading" and not self._why:
+        if self.state in ("loading", "unloaded") and not self.why:
             return unavailable("the model is being loaded: try again in a moment")
         if self.state == "stopped":
             return unavailable("the server is stopping")
         wait = max(1.0, self._retry_at - time.monotonic())
-        return unavailable(f"the engine is being restarted ({self._why}): try again in a moment", wait)
+        return unavailable(f"the engine is being restarted ({self.why}): try again in a moment", wait)
+
+    def begin(self) -> None:
+        """Starts a worker in the background. There must be none."""
+        self._settled, self.failed, self._loading, self._refusing = False, None, None, None
+        self.why, self._plans_failed, self.begun = "", 0, time.monotonic()
+        self._become("loading")
+        self._task = asyncio.create_task(self._keep_running())
+
+    def refuse(self, reason: Refusal) -> None:
+        """Ends all requests, and takes no more until it is loaded again."""
+        self._refusing = reason
+        self.dismiss(reason)
+        self._moved()
+
+    async def end(self, state: Literal["unloaded", "stopped"]) -> None:
+        """Ends the worker: at once if it is loading, else after its step."""
+        at_once = self.state == "loading"
+        self._become(state)
+        async with self._ending:
+            process, task = self._process, self._task
+            self._process = self._task = None
+            if process:
+                await process.end(at_once=at_once)
+            if task:
+                if process:  # it ended by itself, and its last lines are read
+                    await asyncio.wait((task,), timeout=LAST_LINES_S)
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await task
+
+    def _moved(self) -> None:
+        self.used = time.monotonic()
+        self._changed()
 
     def _become(self, state: State) -> None:
         self.state = state
@@ -97,8 +177,8 @@ class WorkerLife(WorkerRequests):
             if time.monotonic() - began > STEADY_S:
                 pause = FIRST_PAUSE_S
             self._report_death(code, pause)
-            if self._load.settings.rpc:
-                await self._until_machines_are_there(self._load.settings.rpc)
+            if self.load.settings.rpc:
+                await self._until_machines_are_there(self.load.settings.rpc)
             else:
                 await asyncio.sleep(pause)
                 pause = min(pause * 4, LONGEST_PAUSE_S)
@@ -108,23 +188,22 @@ class WorkerLife(WorkerRequests):
         told: list[str] = []
         while gone := await asyncio.to_thread(absent, machines, MACHINE_S):
             if gone != told:
-                self._why = f"waiting for the machine of --rpc at {', '.join(gone)}"
-                self._tell(self._why)
+                self.why = f"waiting for the machine of --rpc at {', '.join(gone)}"
+                self._tell(self.why)
                 told = gone
             await asyncio.sleep(MACHINE_S)
         await asyncio.sleep(MACHINE_S)
 
     def _give_up(self, code: int) -> bool:
-        """Returns whether to stop retrying. A pair that never was ready gives way to the one before."""
-        if self._good is None:  # the very first
+        """Returns whether to stop retrying a pair that never was ready."""
+        if self.first:
             if not self.failed:
                 return False
             self._become("stopped")
             self.settled.set()
             return True
-        if not self.failed:
-            self.failed = LoadFailed(self._cause(code), 1)
-        self._load = self._good
+        self.failed = self.failed or LoadFailed(self._cause(code), 1)
+        self.begun = 0.0
         self._become("unloaded")
         return True
 
@@ -161,8 +240,8 @@ class WorkerLife(WorkerRequests):
         self.pid, self.lines = process.pid, process.lines
         watching = asyncio.create_task(self._watch(process))
         try:
-            settings = replace(self._load.settings, plans_failed=self._plans_failed)
-            process.send(replace(self._load, settings=settings))
+            settings = replace(self.load.settings, plans_failed=self._plans_failed)
+            process.send(replace(self.load, settings=settings))
             async for message in process.messages():
                 self._note(message)
                 if isinstance(message, Pong) and message.step_s > LONGEST_STEP_S:
@@ -198,10 +277,10 @@ class WorkerLife(WorkerRequests):
             self._loading = message
             self._moved()
         elif isinstance(message, Loaded):
-            if self._why:
+            if self.why:
                 self._tell("the engine is running again")
-            self._why, self._noticed = "", False
-            self.about, self._good, self._settled = message, self._load, True
+            self.why, self._noticed = "", False
+            self.about, self._settled, self.first = message, True, False
             self._become("ready")
             self.settled.set()
 
@@ -209,18 +288,18 @@ class WorkerLife(WorkerRequests):
         """Tells all requests that the worker is gone, and why."""
         self.restarts += 1
         self._retry_at = time.monotonic() + pause
-        self._why = self.failed.message if self.failed else self._cause(code)
+        self.why = self.failed.message if self.failed else self._cause(code)
         self._become("down")
         last = "".join(f"\n  | {line}" for line in telling(self.lines)[-LAST_LINES:])
         again = "it is being restarted"
-        if card_was_full(code, "\n".join(self.lines)) and self._load.settings.n_gpu_layers < 0:
+        if card_was_full(code, "\n".join(self.lines)) and self.load.settings.n_gpu_layers < 0:
             self._plans_failed += 1
             again += " with less on the graphics card"
-        self._tell(f"{self._why}; {again}" + (f"; its last lines:{last}" if last else ""))
+        self._tell(f"{self.why}; {again}" + (f"; its last lines:{last}" if last else ""))
         self.dismiss(
             Refusal(
                 503,
-                f"the engine stopped while answering: {self._why}",
+                f"the engine stopped while answering: {self.why}",
                 type="server_error",
                 code="engine_died",
                 retry_s=1,

@@ -34,16 +34,15 @@ Listener = Callable[[str, WorkerEvent, float], None]  # id, what, the worker's c
 
 
 class WorkerRequests:
-    """The requests of the one worker, if there is one."""
+    """The requests of a worker, if there is one."""
 
     def __init__(self) -> None:
-        self.state: State = "loading"
+        self.state: State = "unloaded"
         self.about: Loaded | None = None
         self._process: WorkerProcess | None = None
         self._listeners: dict[str, Listener] = {}
         self._heard: dict[int, asyncio.Event] = {}  # pings that wait for their answer
         self._numbers = itertools.count(1)
-        self._large_bodies = 0
         self._refusing: Refusal | None = None  # why no request is taken now
 
     @property
@@ -64,10 +63,14 @@ class WorkerRequests:
         """Wakes who waits for changes."""
         raise NotImplementedError
 
-    def submit(self, message: Submit, listener: Listener) -> None:
-        """Submits a request to the worker; raises Refusal if there is none. Do it under a `lease`."""
+    def check(self) -> None:
+        """Raises Refusal if no request is taken now."""
         if self._refusing:
             raise self._refusing
+
+    def submit(self, message: Submit, listener: Listener) -> None:
+        """Submits a request to the worker; raises Refusal if there is none. Do it under a `lease`."""
+        self.check()
         if self.state != "ready":
             raise self.absence()
         self._listeners[message.id] = listener
@@ -79,11 +82,10 @@ class WorkerRequests:
             self._send(Cancel(id))
             self._moved()
 
-    def count_large_body(self, change: int) -> None:
-        """Notes that one large body more, or less, is being read: the engine leaves it a core."""
-        self._large_bodies += change
+    def note_large_bodies(self, n: int) -> None:
+        """Tells the engine how many large bodies are being read: it leaves them a core."""
         if self.state == "ready":
-            self._send(LargeBodies(self._large_bodies))
+            self._send(LargeBodies(n))
 
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text; raises Refusal if no worker answers, or they are too many."""

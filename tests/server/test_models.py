@@ -45,7 +45,7 @@ def server(folder: Path) -> Iterator[Served]:
     install(store, "broken", broken)
     places = {"EDGESPEC_DATA_DIR": str(folder / "data"), "EDGESPEC_STATE_DIR": str(folder / "state")}
     files = ("--target", str(tiny.target_path()), "--draft", str(tiny.draft_path()))
-    with served(folder, *files, "--alias", "first", "--ctx", "512", **places) as server:
+    with served(folder, *files, "--alias", "first", "--ctx", "512", "--models-max", "1", **places) as server:
         yield server
 
 
@@ -127,7 +127,7 @@ def test_a_forced_switch_ends_what_runs(client: Client) -> None:
     Timer(0.2, lambda: list(client.load("other", force=True))).start()
     with pytest.raises(EndpointError, match="unloaded by force"):
         list(answer)
-    until(lambda: client.info().model == "other")
+    until(lambda: (now := client.info()).model == "other" and now.loaded)
 
 
 def test_a_client_that_leaves_while_it_waits_for_a_pair_has_nothing_loaded(

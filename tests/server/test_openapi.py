@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from drawn_requests import OPERATIONS, ask
+from drawn_requests import OPERATIONS, OTHERS, ask
 from served import Served, served
+from tiny_gguf import write_llama
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("server"), "--ctx", "64", "--max-seconds", "20") as server:
+    folder = tmp_path_factory.mktemp("server")
+    embed = write_llama(folder / "mean.gguf", metadata={"llama.pooling_type": 1})
+    flags = ("--ctx", "64", "--max-seconds", "20", "--embed", str(embed), "--slot-save-path", str(folder))
+    with served(folder, *flags) as server:
         yield server
 
 
@@ -29,3 +33,13 @@ def test_nothing_is_a_fault_at_length(server: Served, operation: str) -> None:
     assert statuses[200] > 50 and statuses[400] > 50
     assert server.worker.pid == worker and "Traceback" not in server.said()
     assert server.metric("edgespec_requests_running") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", OTHERS)
+def test_nothing_is_a_fault_of_the_other_dialects(server: Served, operation: str) -> None:
+    statuses = ask(server, operation, 300)
+    assert statuses[200] or operation.startswith(("POST /models/", "POST /slots", "GET /v1/models/")), (
+        statuses
+    )
+    assert "Traceback" not in server.said() and server.chat(max_tokens=2).status == 200

@@ -27,6 +27,7 @@ from edgespec.server import worker_life
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
 from edgespec.server.supervisor import Supervisor
+from edgespec.server.worker_life import WorkerLife
 from edgespec.server.worker_process import WorkerProcess, new_worker
 from edgespec.server.worker_requests import WorkerEvent
 
@@ -51,15 +52,20 @@ class Asker:
 
     async def ask(self, load: LoadRequest | None = None, max_tokens: int = 4) -> str:
         """Has a pair, asks it for an answer, and returns the name of its target once that is on its way."""
-        async with self.worker.lease(load) as about:
+        async with self.worker.lease(load) as worker:
             request = replace(SUBMIT.request, max_tokens=max_tokens)
-            self.worker.submit(replace(SUBMIT, id=self.id, request=request), self.hear)
-            return about.name
+            worker.submit(replace(SUBMIT, id=self.id, request=request), self.hear)
+            return name(worker)
 
     @property
     def refusal(self) -> Refusal:
         assert isinstance(self.heard[-1], Refusal), self.heard
         return self.heard[-1]
+
+
+def name(worker: WorkerLife) -> str:
+    assert worker.about
+    return worker.about.name
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +179,7 @@ def test_by_force_running_and_waiting_requests_are_ended(loads: tuple[LoadReques
             await running.ask(max_tokens=400)
             turn = asyncio.create_task(waiting.ask(replace(two, queue=5)))
             await until_is(worker, lambda now: now.next is not None)
-            assert (await worker.load(two, force=True)).name == "two"
+            assert name(await worker.load(two, force=True)) == "two"
             assert running.refusal.code == "model_switched" and running.refusal.retry_s
             with pytest.raises(Refusal, match="by force"):
                 await turn
@@ -196,15 +202,15 @@ def test_force_waits_for_no_pair_that_is_being_loaded_and_leaves_no_worker_of_it
         async with supervised(one) as worker:
             slow = asyncio.create_task(worker.load(two))
             await until_is(worker, lambda now: now.state == "loading")
-            process = worker.pid
-            assert (await worker.load(one, force=True)).name == "one"
+            process = worker.current.pid
+            assert name(await worker.load(one, force=True)) == "one"
             with pytest.raises(Refusal, match="by force"):
                 await slow
-            assert worker.pid != process
+            assert worker.current.pid != process
             ours = [
                 p for p in psutil.Process().children() if "edgespec.engine.worker" in " ".join(p.cmdline())
             ]
-            assert [p.pid for p in ours] == [worker.pid]
+            assert [p.pid for p in ours] == [worker.current.pid]
 
     asyncio.run(play())
 
@@ -216,7 +222,7 @@ def test_unloading_gives_the_memory_back_and_the_next_request_loads(
         async with supervised(loads[0]) as worker:
             asker = Asker(worker, "a")
             await asker.ask(max_tokens=300)
-            pid = worker.pid
+            pid = worker.current.pid
             assert pid and psutil.pid_exists(pid)
             await worker.unload()
             assert asker.ended.is_set() and isinstance(asker.heard[-1], Emitted), "it was waited for"
@@ -225,7 +231,7 @@ def test_unloading_gives_the_memory_back_and_the_next_request_loads(
             again = Asker(worker, "b")
             assert await again.ask() == "one"
             await again.ended.wait()
-            assert worker.restarts == 0, "nothing had died"
+            assert worker.current.restarts == 0, "nothing had died"
 
     asyncio.run(play())
 
@@ -259,11 +265,11 @@ def test_a_pair_that_kills_its_worker_while_it_loads_gives_way_too(
         async with supervised(loads[0]) as worker:
             loading = asyncio.create_task(worker.load(loads[1]))
             await until_is(worker, lambda now: now.state == "loading" and now.stage is not None)
-            assert worker.pid
-            psutil.Process(worker.pid).kill()
+            assert worker.current.pid
+            psutil.Process(worker.current.pid).kill()
             with pytest.raises(Refusal, match="killed"):
                 await loading
-            assert (await worker.load()).name == "one"
+            assert name(await worker.load()) == "one"
 
     asyncio.run(play())
 
@@ -292,7 +298,7 @@ def test_an_idle_pair_is_unloaded_and_one_that_is_used_is_not(loads: tuple[LoadR
         async with supervised(loads[0], idle_s=0.2) as worker:
             async with worker.lease():
                 await asyncio.sleep(0.4)
-                assert worker.state == "ready"
+                assert worker.current.state == "ready"
             await until_is(worker, lambda now: now.state == "unloaded")
             asker = Asker(worker, "a")
             await asker.ask()
@@ -324,15 +330,15 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(
         told: list[str] = []
         async with supervised(loads[0], ping_s=0.1, tell=told.append) as worker:
             await asyncio.sleep(0.9)
-            assert worker.restarts == 0 and await worker.hears(2.0), "one that hears is left alone"
-            asker, old = Asker(worker, "a"), worker.pid
+            assert worker.current.restarts == 0 and await worker.hears(2.0), "one that hears is left alone"
+            asker, old = Asker(worker, "a"), worker.current.pid
             assert old
             psutil.Process(old).suspend()
             await asker.ask()
             await asker.ended.wait()
             assert "has not answered for" in str(asker.refusal) and asker.refusal.status == 503
             await until_is(worker, lambda now: now.state == "ready")
-            assert worker.pid != old and worker.restarts == 1
+            assert worker.current.pid != old and worker.current.restarts == 1
         assert any("has not answered" in line and "being restarted" in line for line in told)
         assert "the engine is running again" in told
 
@@ -352,7 +358,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
 
     async def play() -> None:
         async with supervised(loads[0], tell=told.append) as worker:
-            assert worker.state == "ready" and worker.restarts == 1
+            assert worker.current.state == "ready" and worker.current.restarts == 1
 
     monkeypatch.setattr(worker_life, "new_worker", new)
     asyncio.run(play())
@@ -378,10 +384,10 @@ def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it
         told: list[str] = []
         async with supervised(loads[0], tell=told.append) as worker:
             for _ in range(2):
-                process = worker._process
-                assert process and worker.pid
+                process = worker.current._process
+                assert process and worker.current.pid
                 process.lines.append("  what():  vk::Device::allocateMemory: ErrorOutOfDeviceMemory")
-                os.kill(worker.pid, signal.SIGABRT)
+                os.kill(worker.current.pid, signal.SIGABRT)
                 await until_is(worker, lambda now: now.state == "down")
                 await until_is(worker, lambda now: now.state == "ready")
             assert "ran out of memory" in told[0] and "with less on the graphics card" in told[0]
@@ -403,7 +409,7 @@ def test_a_server_that_was_stopped_does_not_take_its_worker_for_silent(
                 await asyncio.sleep(0.25)
                 time.sleep(1.0)
             await asyncio.sleep(0.3)
-            assert worker.restarts == 0 and worker.state == "ready"
+            assert worker.current.restarts == 0 and worker.current.state == "ready"
 
     asyncio.run(play())
 
@@ -420,7 +426,7 @@ def test_the_cause_of_a_failed_draft_is_logged_once_for_each_load(
             Round((1,), "a", 0, 0, ("target",), notice=notice) for notice in ("", "it broke", "it broke")
         ]
         step = StepReport(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), (0.0, 0.0), 0.01)
-        worker._note(step)
+        worker.current._note(step)
         assert told == ["it broke"]
 
     asyncio.run(scene())

@@ -101,7 +101,7 @@ def test_the_page_opens_without_a_key_and_then_names_no_model(tmp_path: Path) ->
 
 
 def test_nothing_of_a_name_is_taken_for_markup() -> None:
-    model = ShownModel("<b>$root</b>", "loaded", '"&')
+    model = ShownModel("<b>$root</b>", "loaded", '"&', None)
     for state in STATES:
         page = front_page("http://x&y", state, [model], [])
         assert "<b>" not in page and "&lt;b&gt;$root&lt;/b&gt;" in page and "x&amp;y" in page

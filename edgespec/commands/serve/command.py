@@ -134,6 +134,13 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
     )
     flags.add_keep_texts(group)
     group.add_argument(
+        "--models-max",
+        type=int,
+        default=4,
+        metavar="N",
+        help="models in memory at the same time, if they fit; the least recently used make room (4)",
+    )
+    group.add_argument(
         "--queue", type=int, default=64, metavar="N", help="longest queue of waiting requests (64)"
     )
     group.add_argument(
@@ -141,7 +148,7 @@ def _add_engine(command: argparse.ArgumentParser) -> None:
         type=float,
         default=0,
         metavar="MINUTES",
-        help="unload the model after this long without a request; the next request reloads it (0: never)",
+        help="unload a model after this long without a request; the next request reloads it (0: never)",
     )
 
 
@@ -245,7 +252,7 @@ async def _serve(
     """Starts the engine's worker, then the web application: each takes half a second to import."""
     if file:
         say(f"using the settings in {file.path}")
-    worker = Supervisor(load, tell=say)
+    worker = Supervisor(load, most=settings.models_max, tell=say)
     ended = _cancelled_by_sigterm()
     worker.start()
     try:
@@ -283,6 +290,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         ("--port", arguments.port, 0, 65535),
         ("--slots", arguments.slots, 1, 32),
         ("--queue", arguments.queue, 0, 100_000),
+        ("--models-max", arguments.models_max, 1, 100),
         ("--cache-ram", arguments.cache_ram or 0, 0, 2**24),
         ("--cache-disk", arguments.cache_disk, 0, 2**20),
         ("--keep-texts", arguments.keep_texts, 0, 2**20),
@@ -311,6 +319,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         no_metrics=arguments.no_metrics,
         log=arguments.log,
         idle_s=arguments.idle_unload * 60 or None,
+        models_max=arguments.models_max,
     )
 
 

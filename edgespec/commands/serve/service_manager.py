@@ -40,11 +40,11 @@ async def keep_told(worker: Supervisor) -> None:
     settled = asyncio.ensure_future(worker.settled.wait())
     while not (await asyncio.wait({settled}, timeout=LOADING_S))[0]:
         tell(f"EXTEND_TIMEOUT_USEC={round(4e6 * LOADING_S)}")  # large models take longer than it waits
-    if worker.about is None:
+    if worker.current.about is None:
         return
     tell("READY=1", f"MAINPID={os.getpid()}")
     pause = between_signs()
     while pause is not None:
-        if worker.state != "ready" or await worker.hears(min(HEARS_S, pause)):
+        if worker.current.state != "ready" or await worker.hears(min(HEARS_S, pause)):
             tell("WATCHDOG=1")
         await asyncio.sleep(pause)

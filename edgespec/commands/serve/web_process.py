@@ -93,11 +93,11 @@ async def serve(
         RENDERER.close()  # threads that wait for it would delay the end
         embeddings.close()  # the same
         await worker.stop()
-    if worker.failed and not worker.about:
-        say(worker.failed.message)
+    if worker.current.failed and not worker.current.about:
+        say(worker.current.failed.message)
         if parent:
-            parent.tell("failed", message=worker.failed.message)
-        return worker.failed.exit_code
+            parent.tell("failed", message=worker.current.failed.message)
+        return worker.current.failed.exit_code
     return INTERRUPTED if signal.SIGINT in server.signals else 0
 
 
@@ -105,7 +105,7 @@ def _renew(
     file: SettingsInForce, app: WebApp, worker: Supervisor, listeners: Sequence[socket.socket]
 ) -> None:
     """Reads the settings file again; if anything is wrong with it, all stays as it is."""
-    if worker.about:
+    if worker.current.about:
         tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
         settings = file.read_again()
@@ -116,7 +116,7 @@ def _renew(
     except EdgeSpecError as error:
         say(f"the settings stay as they are: {error}")
     finally:
-        if worker.about:
+        if worker.current.about:
             tell("READY=1")
 
 
@@ -139,7 +139,7 @@ def _how(app: ASGIApp) -> uvicorn.Config:
 async def _end_unless_loaded(worker: Supervisor, server: StoppableServer) -> None:
     """Ends the server if what it was started with cannot be loaded."""
     await worker.settled.wait()
-    server.should_exit = server.should_exit or not worker.about
+    server.should_exit = server.should_exit or not worker.current.about
 
 
 async def _end_with(parent: ParentProcess, server: StoppableServer) -> None:

@@ -140,8 +140,8 @@ page.classList.add("js");
 document.querySelectorAll(".copy").forEach((button) => { button.hidden = false; });
 document.addEventListener("click", (event) => {
   if (event.target.matches(".copy")) copy(event.target);
-  if (event.target.matches(".load")) {
-    const body = JSON.stringify({ action: "load", model: event.target.dataset.model });
+  if (event.target.matches(".change")) {
+    const body = JSON.stringify({ action: event.target.textContent, model: event.target.dataset.model });
     event.target.disabled = true;
     event.target.blur();
     fetch("/edgespec/models", { method: "POST", headers: headers({ "Content-Type": "application/json" }), body });

@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from edgespec_models.distill import device, gather, head_file, heard, start
 from edgespec_models.distill.hidden import Hidden
-from edgespec_models.distill.lessons import lesson, one_pass
 from edgespec_models.distill.listen import listen
 from edgespec_models.distill.model_file import About, write_draft
 from edgespec_models.distill.native import OfContext
 from edgespec_models.distill.network import Llama
 from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log, Until, Wish, minutes
+from edgespec_models.distill.round_plan import micro_of, planned, rate_of, text_tokens
 from edgespec_models.distill.saying import Saying
 from edgespec_models.distill.target_file import TargetFile, open_target
-from edgespec_models.distill.train import STEPS, Student, device_of, held_out, loss_of, train
+from edgespec_models.distill.train import Student, held_out, train
 from edgespec_models.distill.words_kept import most_said, numbers_of
 from edgespec_models.kept_file import replacing, write_whole
 
@@ -38,11 +38,8 @@ LISTENING = 0.4  # of a sitting
 WATCHED = 32  # texts
 WATCHING = 0.1  # of the first sitting, at most
 PASSES = 20  # over the gathered texts; more teaches nothing
-PROBE_S = 3.0
 SAFE = 0.65  # share of the possible tokens that is planned, so that plans are completed
-MEMORY = 1 << 30  # bytes of scores that are held at once on a processor
 SHARDS_BYTES = 1 << 30  # of shards in memory at once
-FEWEST_STEPS = 120  # of a training: its batches are small enough for that
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,11 +252,11 @@ def _next_round(
     if record is None:
         log(f"trying the present draft, and how fast it trains here; {minutes(until)}")
     before = record["before"] if record else held_out(student, watched, numbers)[0][2]
-    micro = _micro(student)
-    rate = _rate(student, shards, numbers, micro)
+    micro = micro_of(student)
+    rate = rate_of(student, shards, numbers, micro)
     heard_tokens = sum(text_tokens(path) for path in shards)
     wanted = min(rate * max(1.0, until - time.monotonic()) * SAFE, PASSES * heard_tokens)
-    plan = _plan(int(max(wanted, 4096)), micro, first=record is None and course.begin_with is None)
+    plan = planned(int(max(wanted, 4096)), micro, first=record is None and course.begin_with is None)
     if course.kind == "draft":
         plan = replace(plan, matrix_rate=plan.matrix_rate * 0.6, vector_rate=plan.vector_rate * 0.6)
     fixed = {
@@ -271,51 +268,6 @@ def _next_round(
     write_whole(course.plan_file, json.dumps(fixed, indent=1))
     student.cpu()
     return fixed
-
-
-def _plan(tokens: int, micro: int, first: bool) -> Plan:
-    batch = max(256, min(4096, tokens // FEWEST_STEPS // 64 * 64))
-    return Plan(
-        tokens=tokens,
-        anneal=int(tokens * 0.8),
-        warmup=int(tokens * 0.02),
-        batch=batch,
-        micro=min(micro, batch),
-        matrix_rate=1e-2,
-        vector_rate=5e-3,
-        full=1.0 if first else 0.4,
-    )
-
-
-def _micro(student: Student) -> int:
-    """Return how many tokens may go through at once: their scores take most of the memory."""
-    rows = student.shape.vocab
-    return int(
-        max(256, min(2048, MEMORY // (rows * 4 * 4 * (STEPS if not isinstance(student, Llama) else 1))))
-    )
-
-
-def _rate(student: Student, shards: list[Path], numbers: NDArray[np.int64] | None, micro: int) -> float:
-    """Return how many tokens a second can be trained on, without training on any."""
-    done, begun = 0, 0.0
-    for n, texts in enumerate(one_pass(shards[:1], 0, micro)):
-        if n == 1:  # the first one warms up
-            done, begun = 0, time.monotonic()
-        some = lesson(texts, numbers)
-        loss_of(student, some, STEPS, seed=1).backward()  # type: ignore[no-untyped-call]
-        done += some.ids.numel()
-        if n >= 2 and time.monotonic() - begun > PROBE_S:
-            break
-    student.zero_grad(set_to_none=True)
-    if device_of(student).type == "cuda":
-        torch.cuda.synchronize()
-    return done / max(time.monotonic() - begun, 1e-3) if begun else float(micro)
-
-
-def text_tokens(path: Path) -> int:
-    """Return how many tokens the texts of a shard have."""
-    with np.load(path) as shard:
-        return int(shard["length"].sum())
 
 
 def write(course: Course, target: TargetFile, student: Student, kept: NDArray[np.int64] | None) -> Path:

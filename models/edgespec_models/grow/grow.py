@@ -18,8 +18,9 @@ from pathlib import Path
 
 from edgespec_models.grow.file import VERSION, Progress, check_free, write
 from edgespec_models.grow.packing import BLOCK, DTYPES
+from edgespec_models.grow.row_map import kv_needed, round_up
 from edgespec_models.grow.source import GrowError, ModelShape, digest, open_source
-from edgespec_models.grow.tensors import kv_needed, plan, round_up
+from edgespec_models.grow.tensors import plan
 
 __all__ = [
     "DTYPES",

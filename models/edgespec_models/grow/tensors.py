@@ -21,7 +21,7 @@ Invariant: that of `grow`. Leaving out any one of these steps breaks it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -42,6 +42,7 @@ from edgespec_models.grow.packing import (
     vector,
     vector_of,
 )
+from edgespec_models.grow.row_map import carried_heads, head_rows, padded, rope_positions
 from edgespec_models.grow.source import GrowError, ModelShape, Source, layer_parts
 
 DUMMY_ROW = -16384.0  # the K above; times w * c = 2 a dummy's logit is about -32768 / rms of the residual
@@ -51,68 +52,12 @@ SMALLEST_C = 2.0**-14  # below this, F16 and the scales of Q8_0 could no longer 
 # ---- the maths --------------------------------------------------------------------------------------------
 
 
-def round_up(n: int, multiple: int) -> int:
-    """Return the smallest multiple that is not below `n`."""
-    return -(-n // multiple) * multiple
-
-
 def _norm_scale(d: int, grown: int) -> float:
     return math.sqrt(d / grown)
 
 
 def _query_scale(head_dim: int, grown: int) -> float:
     return math.sqrt(grown / head_dim)
-
-
-def _rope_positions(head_dim: int, grown: int, *, halves: bool = False) -> NDArray[np.int64]:
-    """Place dimension j of a query or key: pair i becomes pair i * grown / head_dim.
-
-    A pair is dimensions 2i and 2i+1, or, by halves, i and i + head_dim / 2.
-    """
-    j, times = np.arange(head_dim), grown // head_dim
-    if halves:
-        half = head_dim // 2
-        return j % half * times + j // half * (grown // 2)
-    return j // 2 * 2 * times + j % 2
-
-
-def kv_needed(source: ModelShape, n_head: int, n_kv: int) -> int:
-    """Count the grown key-value heads the source's heads occupy: smaller groups repeat a key-value head."""
-    per_kv = source.n_head // source.n_kv
-    return source.n_kv * -(-per_kv // max(1, n_head // n_kv))
-
-
-def _carried_heads(source: ModelShape, shape: ModelShape) -> tuple[list[int], list[int]]:
-    """Say for each grown query head, and key-value head, which of the source's it carries (-1: none)."""
-    small, large = source.n_head // source.n_kv, shape.n_head // shape.n_kv
-    copies = -(-small // large)
-    query, key_value = [-1] * shape.n_head, [-1] * shape.n_kv
-    for head in range(source.n_head):
-        kv, within = divmod(head, small)
-        copy, slot = divmod(within, large)
-        key_value[kv * copies + copy] = kv
-        query[(kv * copies + copy) * large + slot] = head
-    return query, key_value
-
-
-def _head_rows(
-    carried: Sequence[int], head_dim: int, grown: int, positions: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Say which source row each grown row of Wq, Wk or Wv holds; padding of a carried head is zero."""
-    rows = np.full((len(carried), grown), RANDOM, np.int64)
-    for new, old in enumerate(carried):
-        if old >= 0:
-            rows[new] = ZERO
-            rows[new, positions] = old * head_dim + np.arange(head_dim)
-    return rows.ravel()
-
-
-def _padded(count: int, grown: int, fill: int) -> NDArray[np.int64]:
-    """Keep `count` rows in place; random ones start at a block border, to share no scale with them."""
-    rows = np.full(grown, ZERO, np.int64)
-    rows[:count] = np.arange(count)
-    rows[round_up(count, BLOCK) :] = fill
-    return rows
 
 
 def _spare_constant(source: Source) -> float:
@@ -210,7 +155,7 @@ def _mtp_block(source: Source, shape: ModelShape, dtype: str, stock: Stock, bloc
     ]  # q, k and v are one matrix
     scale = np.ones((sum(sizes), 1), np.float32)
     scale[: sizes[0]] = _query_scale(small.head_dim, shape.head_dim)
-    enorm, joining = vector_of(grown.norm("nextn.enorm")), _padded(small.d, shape.d, ZERO)
+    enorm, joining = vector_of(grown.norm("nextn.enorm")), padded(small.d, shape.d, ZERO)
     cols = np.concatenate([width, shape.d + width])
     load: Callable[[], NDArray[np.float32]] = grown.loading("nextn.eh_proj")
     if shape.n_vocab > small.n_vocab:
@@ -292,24 +237,24 @@ class _Layer:
     def head_rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Says which rows the matrices of queries, keys and values hold."""
         h, grown = self.source.shape.head_dim, self.shape.head_dim
-        query, key_value = _carried_heads(self.source.shape, self.shape)
+        query, key_value = carried_heads(self.source.shape, self.shape)
         pairs = (
-            _rope_positions(h, grown, halves=True)
+            rope_positions(h, grown, halves=True)
             if self.source.architecture == "mimo2"
-            else (_rope_positions(h, grown))
+            else (rope_positions(h, grown))
         )
         return (
-            _head_rows(query, h, grown, pairs),
-            _head_rows(key_value, h, grown, pairs),
-            _head_rows(key_value, h, grown, np.arange(h)),
+            head_rows(query, h, grown, pairs),
+            head_rows(key_value, h, grown, pairs),
+            head_rows(key_value, h, grown, np.arange(h)),
         )
 
     def behind_the_values(self) -> list[PackedTensor]:
         small, shape = self.source.shape, self.shape
-        query, _ = _carried_heads(small, shape)
+        query, _ = carried_heads(small, shape)
         plain, width, hidden = np.arange(small.head_dim), np.arange(small.d), np.arange(small.ffn)
         heads = np.concatenate([query.index(head) * shape.head_dim + plain for head in range(small.n_head)])
-        out, ffn = _padded(small.d, shape.d, ZERO), _padded(small.ffn, shape.ffn, RANDOM)
+        out, ffn = padded(small.d, shape.d, ZERO), padded(small.ffn, shape.ffn, RANDOM)
         return [
             self.matrix("attn_output", out, heads, shape.n_head * shape.head_dim),
             self.norm("ffn_norm"),

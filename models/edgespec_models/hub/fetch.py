@@ -32,6 +32,7 @@ from huggingface_hub.file_download import (
 )
 from huggingface_hub.utils import WeakFileLock, XetFileData, build_hf_headers
 
+from edgespec_models.hub.download_bar import bar_of
 from edgespec_models.hub.errors import AGAIN, HubError
 from edgespec_models.hub.hub import SHA256, TIMEOUT_S, Hub, HubFile, same_host
 from edgespec_models.hub.retries import DOWNLOAD_TRIES, OnWait, again, pause, seconds_until_again
@@ -103,7 +104,7 @@ def _download(hub: Hub, file: HubFile, on_phase: OnPhase, on_wait: OnWait) -> Pa
                 cache_dir=hub.cache,
                 endpoint=hub.endpoint,
                 token=hub.token,
-                tqdm_class=_bar_of(lambda _: None),
+                tqdm_class=bar_of(lambda _: None),
             ),
             on_wait,
         )
@@ -140,7 +141,7 @@ def _complete(
     have = part.stat().st_size if part.exists() else 0
     _check_room(hub, file, (size or 0) - have, blob.parent)
     headers = build_hf_headers(token=hub.token)
-    bar = _bar_of(lambda n: on_phase("downloading", n))
+    bar = bar_of(lambda n: on_phase("downloading", n))
     on_phase("downloading", have)
     xet = metadata.xet_file_data if is_xet_available() else None
     if xet and not have and _got_by_xet(file, xet, blob, size, headers, bar):
@@ -262,42 +263,3 @@ def _verify(
             f"{file} is damaged (its SHA-256 is {digest.hexdigest()[:12]}..., the hub says {sha256[:12]}...) "
             f"and was removed: {ANEW}"
         )
-
-
-def _bar_of(on_bytes: Callable[[int], None]) -> Any:
-    """Returns a class that the client takes for a progress bar, and that reports bytes of this file."""
-
-    class Bar:
-        """The client's interface of a bar; `update_transfer` keeps Xet from making a second one."""
-
-        format_dict: dict[str, float] = {}
-
-        def __init__(self, *_: object, initial: int = 0, total: int | None = None, **__: object) -> None:
-            self.n, self.total = initial, total
-
-        def __enter__(self) -> Bar:
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            pass
-
-        def update(self, n: float | None = 1) -> None:
-            self.n += int(n or 0)
-            on_bytes(self.n)
-
-        def update_transfer(self, n: float) -> None:
-            pass
-
-        def set_postfix_str(self, *_: object, **__: object) -> None:
-            pass
-
-        def set_transfer_postfix_str(self, *_: object, **__: object) -> None:
-            pass
-
-        def refresh(self) -> None:
-            pass
-
-        def close(self) -> None:
-            pass
-
-    return Bar

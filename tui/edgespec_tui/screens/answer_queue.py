@@ -228,7 +228,7 @@ class AnswerQueue:
 
         def tell_reading(reading: Reading) -> None:
             self._stirred = time.monotonic()
-            view.show_waiting(reading_line(reading))
+            view.show_waiting(reading.sentence())
 
         making = TurnWriter(
             context.endpoint,
@@ -292,10 +292,3 @@ class AnswerQueue:
         question = self.waiting.pop()
         self._screen.show_waiting(self.waiting)
         return question.typed()
-
-
-def reading_line(reading: Reading) -> str:
-    """Returns how far the prompt has been read, and how long the rest takes."""
-    left = reading.left_s
-    soon = f", about {left:.0f} s left" if left is not None and left >= 1 else ""
-    return f"reading the prompt: {reading.done:,} of {reading.total:,} tokens{soon}"

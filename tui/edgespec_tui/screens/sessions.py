@@ -21,7 +21,8 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from edgespec.errors import SessionError
-from edgespec_tui.sessions.rows import Listed, ago, words_of
+from edgespec_tui.sessions.rows import Listed, ago
+from edgespec_tui.sessions.search import words_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets.key_line import KeyLine
 

@@ -20,7 +20,6 @@ WRITE_TURN = (
     f"ON CONFLICT (session, id) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in GROWS)} "
     "RETURNING row"
 )
-AROUND = 30  # characters shown on either side of a match
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,7 @@ def head_of(conversation: Conversation) -> SessionHead:
         **({"draft": dict(conversation.draft)} if conversation.draft else {}),
     }
     return SessionHead(
-        _clean(conversation.title), _clean(conversation.system), json.dumps(settings), conversation.head
+        clean(conversation.title), clean(conversation.system), json.dumps(settings), conversation.head
     )
 
 
@@ -84,17 +83,17 @@ def write(connection: sqlite3.Connection, id: int, changes: Changes, *, now: flo
 
 def _grown(turn: Turn) -> tuple[int | str | None, ...]:
     """Returns what may change in a turn: the columns of `GROWS`."""
-    texts = _clean(turn.text), _clean(turn.reasoning), turn.finish, turn.model
+    texts = clean(turn.text), clean(turn.reasoning), turn.finish, turn.model
     values = (turn.runs, dict(turn.figures), dict(turn.settings))
     return turn.parent, *texts, *map(json.dumps, values)
 
 
 def index(connection: sqlite3.Connection, row: int, text: str) -> None:
     """Lets a turn's text be found."""
-    connection.execute("INSERT OR REPLACE INTO words (rowid, text) VALUES (?, ?)", (row, _clean(text)))
+    connection.execute("INSERT OR REPLACE INTO words (rowid, text) VALUES (?, ?)", (row, clean(text)))
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Returns text that can be stored: half a character (a lone surrogate) becomes a question mark."""
     return text.encode("utf-8", "replace").decode()
 
@@ -194,10 +193,10 @@ LIST = (
 
 def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
     """Returns the sessions, the one that changed last first."""
-    return [_listed(row) for row in connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))]
+    return [as_listed(row) for row in connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))]
 
 
-def _listed(row: Sequence[Any], excerpt: str = "") -> Listed:
+def as_listed(row: Sequence[Any], excerpt: str = "") -> Listed:
     """Returns a row of `LIST` as a value."""
     id, title, changed, questions, model, last = row
     return Listed(id, short_title(title), changed, questions, model, " ".join(last.split()), excerpt)
@@ -217,63 +216,9 @@ def ago(seconds: float) -> str:
     return "now"
 
 
-def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[Listed]:
-    """Returns the sessions with every word of `query` in the title or in one turn, the newest first.
-
-    A word may be part of a longer one, in any case; "several words" in quotes are searched together.
-    """
-    words = [_clean(word) for word in words_of(query)]
-    if not words:
-        return listed(connection, limit=limit)
-    held, texts = _held("w", words)
-    titled = " AND ".join("title LIKE ? ESCAPE '!'" for _ in words)
-    titles = [f"%{_escaped(word)}%" for word in words]
-    rows = connection.execute(
-        "SELECT f.*, (SELECT w.text FROM words w JOIN turns t ON t.row = w.rowid "
-        f"WHERE t.session = f.id AND {held} ORDER BY t.id LIMIT 1) "
-        f"FROM ({LIST} AND (({titled}) OR s.id IN (SELECT session FROM turns WHERE row IN "
-        f"(SELECT w.rowid FROM words w WHERE {held}))) ORDER BY changed DESC LIMIT ?) f",
-        (*texts, *titles, *texts, limit),
-    )
-    return [_listed(row, excerpt(text or "", words)) for *row, text in rows]
-
-
-def words_of(query: str) -> Iterable[str]:
-    """Yields the search words, and the phrases in quotes."""
-    for i, part in enumerate(query.split('"')):
-        yield from (part.split() if i % 2 == 0 else [part.strip()] if part.strip() else [])
-
-
-def _held(table: str, words: Sequence[str]) -> tuple[str, list[str]]:
-    """Returns the condition that a text holds every word, and its parameters.
-
-    The index knows three letters and more; shorter words are searched in every text.
-    """
-    long = [word for word in words if len(word) >= 3]
-    short = [word for word in words if len(word) < 3]
-    matched = " AND ".join('"' + word.replace('"', '""') + '"' for word in long)
-    conditions = [f"{table}.text MATCH ?"] * bool(long) + [f"{table}.text LIKE ? ESCAPE '!'"] * len(short)
-    return " AND ".join(conditions), [matched] * bool(long) + [f"%{_escaped(word)}%" for word in short]
-
-
-def _escaped(word: str) -> str:
-    return word.replace("!", "!!").replace("%", "!%").replace("_", "!_")
-
-
-def excerpt(text: str, words: Iterable[str]) -> str:
-    """Returns the surroundings of the first word that is in `text`, on one line."""
-    low = text.lower()
-    at = min((low.find(word.lower()) for word in words if word.lower() in low), default=-1)
-    if at < 0:
-        return ""
-    begin, end = max(0, at - AROUND), at + 2 * AROUND
-    cut = " ".join(text[begin:end].split())
-    return ("…" if begin else "") + cut + ("…" if end < len(text) else "")
-
-
 def rename(connection: sqlite3.Connection, id: int, title: str) -> None:
     """Gives a session a title."""
-    connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (_clean(title), id))
+    connection.execute("UPDATE sessions SET title = ? WHERE id = ?", (clean(title), id))
 
 
 def mark_deleted(connection: sqlite3.Connection, id: int, *, at: float | None) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgespec.errors import SessionError
-from edgespec_tui.sessions import database, rows
+from edgespec_tui.sessions import database, rows, search
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.lock import SessionLocks
 from edgespec_tui.sessions.names import NAME_BITS, short_name_of, the_one
@@ -137,7 +137,7 @@ class Sessions:
 
     def searched(self, query: str, *, limit: int = 200) -> Future[list[Listed]]:
         """Finds the sessions with every word of `query`, each with an excerpt, the newest first."""
-        return self._asked(lambda connection: rows.searched(connection, query, limit=limit), reading=True)
+        return self._asked(lambda connection: search.searched(connection, query, limit=limit), reading=True)
 
     def loaded(self, id: int) -> Future[Conversation]:
         """Reads a session; from now on it is ours to write, or read_only if another window has it.

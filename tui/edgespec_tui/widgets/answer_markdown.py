@@ -15,8 +15,9 @@ from textual.message import Message
 
 from edgespec.core.values import FREE
 from edgespec_tui.widgets.block_rows import BlockRows
+from edgespec_tui.widgets.drawn_rows import Listing
 from edgespec_tui.widgets.growing import Column
-from edgespec_tui.widgets.markdown_blocks import Block, Listing, blocks
+from edgespec_tui.widgets.markdown_blocks import Block, blocks
 from edgespec_tui.widgets.origins import by_character, spans
 from edgespec_tui.widgets.segments import Segment
 

@@ -12,8 +12,9 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
 
+from edgespec_tui.widgets.drawn_rows import Row
 from edgespec_tui.widgets.growing import Growing
-from edgespec_tui.widgets.markdown_blocks import Block, Row, gap_above, same
+from edgespec_tui.widgets.markdown_blocks import Block, gap_above, same
 
 
 class BlockRows(Growing):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from markdown_it import MarkdownIt
@@ -17,7 +16,7 @@ from markdown_it.token import Token
 from textual.content import Content, Span
 from textual.highlight import highlight
 
-from edgespec_tui.widgets.code_folds import folds
+from edgespec_tui.widgets.drawn_rows import MARKS, LineAcross, Listing, Paragraph, Row, Table
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 BULLETS = ("• ", "◦ ", "- ")
@@ -25,114 +24,7 @@ QUOTE = "▌ "
 HEADINGS = {"h1": "bold underline $primary", "h2": "bold $primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike", "link_open": "underline"}
 CODE = "$text-warning on $warning 10%"
-MARKS = "$text-primary"
-MUTED = "$text 60%"  # $text-muted is not a colour that a text can have
-COLUMNS, CROSSING = " │ ", "─┼─"
-NARROWEST = 4  # cells of a column
 BREAK = re.compile(r"<br\s*/?>", re.I)
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row of the screen."""
-
-    text: Content
-    inset: int = 0  # number of leading characters that are decoration
-    # it continues the row above, joined with a space (" ") or with nothing (""); None begins a
-    # line
-    joins: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Paragraph:
-    """A running text."""
-
-    texts: tuple[Content, ...]
-    first: str = ""  # what comes before its first row and its others (bullets, quotes)
-    rest: str = ""
-    gap: str | None = None  # a row above it, None if there is none
-    at: int = 0  # where it begins in the source, in characters
-
-    def rows(self, width: int) -> Iterator[Row]:
-        """Yields its rows."""
-        room = max(1, width - len(self.rest))
-        head, joins = self.first, None
-        for line in self.texts[0].split("\n", allow_blank=True):
-            for part in line.wrap(room):
-                yield Row(Content.styled(head, MARKS) + part if head else part, len(head), joins)
-                head, joins = self.rest, " "
-            joins = None
-
-
-@dataclass(frozen=True, slots=True)
-class LineAcross:
-    """A line across."""
-
-    texts: tuple[Content, ...] = ()
-    gap: str | None = None
-    at: int = 0
-
-    def rows(self, width: int) -> Iterator[Row]:
-        """Yields its row."""
-        yield Row(Content.styled("─" * width, MUTED), inset=width)
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Cells, row after row, the first of them the head. right: the columns that are aligned so."""
-
-    texts: tuple[Content, ...]
-    columns: int
-    right: frozenset[int] = frozenset()
-    gap: str | None = None
-    at: int = 0
-
-    def rows(self, width: int) -> Iterator[Row]:
-        """Yields its rows; wraps cells if the table is too wide."""
-        lines = [self.texts[i : i + self.columns] for i in range(0, len(self.texts), self.columns)]
-        widths = [max(cell.cell_length for cell in column) for column in zip(*lines, strict=True)]
-        while sum(widths) + len(COLUMNS) * (self.columns - 1) > width and max(widths) > NARROWEST:
-            widths[widths.index(max(widths))] -= 1
-        for number, line in enumerate(lines):
-            yield from self._line([cell.stylize("bold") for cell in line] if not number else line, widths)
-            if not number:
-                yield Row(Content.styled(CROSSING.join("─" * n for n in widths), MUTED))
-
-    def _line(self, cells: Sequence[Content], widths: Sequence[int]) -> Iterator[Row]:
-        wrapped = [cell.wrap(max(1, n)) for cell, n in zip(cells, widths, strict=True)]
-        for i in range(max(map(len, wrapped))):
-            parts = []
-            for column, (rows, n) in enumerate(zip(wrapped, widths, strict=True)):
-                part = rows[i] if i < len(rows) else Content()
-                space = max(0, n - part.cell_length)
-                parts.append(part.pad_left(space) if column in self.right else part.pad_right(space))
-            yield Row(Content.styled(COLUMNS, MUTED).join(parts))
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """Code."""
-
-    texts: tuple[Content, ...]
-    code: str
-    language: str = ""
-    indent: int = 0  # cells before it
-    continued: bool = False  # its beginning is elsewhere, so it has no head
-    gap: str | None = None
-    at: int = 0
-
-    def rows(self, width: int) -> Iterator[Row]:
-        """Yields its rows: its language, and the code, folded if it is too wide."""
-        if not self.continued:
-            head = Content.styled(f"{self.language or 'text'}  copy: c or click", MUTED)
-            yield Row(head.truncate(width, ellipsis=True), inset=len(head))
-        for line in self.texts[0].split("\n", allow_blank=True):
-            line = line.expand_tabs(4)
-            found = folds(line.plain, width)
-            ends = sorted({at for start, end, _ in found for at in (start, end) if 0 < at < len(line)})
-            parts = dict(zip([0, *ends], line.divide(ends), strict=True))
-            for start, _, joins in found:
-                yield Row(parts.get(start, Content()), joins=joins)
 
 
 def gap_above(block: Block) -> list[Row]:

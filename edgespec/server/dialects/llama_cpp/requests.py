@@ -153,6 +153,7 @@ class SlotFile(BaseModel):
 class TokenizeRequest(BaseModel):
     """POST /tokenize."""
 
+    model: StrictStr | None = None
     content: StrictStr | Listed[TokenId | StrictStr] = ""
     add_special: StrictBool = False
     parse_special: StrictBool = True
@@ -162,6 +163,7 @@ class TokenizeRequest(BaseModel):
 class DetokenizeRequest(BaseModel):
     """POST /detokenize."""
 
+    model: StrictStr | None = None
     tokens: Listed[TokenId] = []
 
 

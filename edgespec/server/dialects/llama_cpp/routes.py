@@ -169,13 +169,13 @@ class LlamaCppDialect(Dialect):
 
     # -- what it is
 
-    async def props(self) -> dict[str, Any]:
-        """Describes the loaded pair; clients ask before their first request."""
-        worker = self.answering.worker
-        about = worker.about
+    async def props(self, model: str | None = None) -> dict[str, Any]:
+        """Describes a pair, without loading it; clients ask before their first request."""
+        pair = self.answering.named(model)
+        worker, about = pair.worker, pair.worker.about
         if about is None:
             raise worker.absence()
-        template = self.answering.template(about)
+        template = pair.template(about)
         defaults = self.answering.settings.defaults
         sampling = sampling_settings(sampling_for({**about.sampling, **defaults.sampling}))
         seed = -1 if defaults.seed is None else defaults.seed
@@ -186,7 +186,7 @@ class LlamaCppDialect(Dialect):
                 "n_ctx": about.n_ctx,
             },
             "total_slots": about.slots,
-            "model_alias": self.answering.name(),
+            "model_alias": pair.name(),
             "model_path": Path(about.path).name,
             "modalities": {
                 "vision": "picture" in about.reads,
@@ -198,7 +198,7 @@ class LlamaCppDialect(Dialect):
             "endpoint_props": False,
             "endpoint_metrics": not self.answering.settings.no_metrics,
             "chat_template": template,
-            "chat_template_source": self.answering.template_source(about),
+            "chat_template_source": pair.template_source(about),
             "chat_template_caps": await asyncio.to_thread(_caps, template),
             "bos_token": about.bos,
             "eos_token": about.eos,
@@ -206,15 +206,16 @@ class LlamaCppDialect(Dialect):
             "is_sleeping": worker.state == "unloaded",
         }
 
-    async def slots(self, fail_on_no_slot: bool = False) -> Response:
+    async def slots(self, fail_on_no_slot: bool = False, model: str | None = None) -> Response:
         """Returns how many slots are taken, but not by which request: only the engine knows.
 
         This loads nothing and keeps nothing loaded: to look every few seconds is not to use the model.
         """
-        about = self.answering.worker.about
+        worker = self.answering.named(model).worker
+        about = worker.about
         if about is None:
-            raise self.answering.worker.absence()
-        busy = self.answering.worker.requests - self.answering.worker.waiting
+            raise worker.absence()
+        busy = worker.requests - worker.waiting
         if fail_on_no_slot and busy == about.slots:
             raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)
         speculative = about.draft_name is not None

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edgespec.chat.families.deltas import Content, Reasoning
+from edgespec.server.answering import EventStream
+from edgespec.server.dialects.ollama.requests import LATEST
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
@@ -102,10 +104,28 @@ class OllamaAnswer:
         }
 
 
+class LineStream(EventStream):
+    """An answer as lines of JSON, between which nothing else may be."""
+
+    ping_s = 0
+    kind = "application/x-ndjson"
+
+    @staticmethod
+    def sign(model: str, progress: float) -> bytes:
+        """Returns a line that adds nothing to an answer."""
+        said = {"response": "", "message": {"role": "assistant", "content": ""}}
+        return encoded({"model": tagged(model), "created_at": now(), **said, "done": False})
+
+
 def nothing_said(model: str, *, chats: bool, reason: str) -> dict[str, Any]:
     """Returns the answer to a request that only loads or unloads a model."""
     said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
     return {"model": model, "created_at": now(), **said, "done": True, "done_reason": reason}
+
+
+def tagged(name: str) -> str:
+    """Returns a pair's name as Ollama writes names: with a tag."""
+    return name if ":" in name else name + LATEST
 
 
 def now() -> str:

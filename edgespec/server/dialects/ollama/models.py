@@ -12,17 +12,12 @@ from typing import Any
 from edgespec.chat.families.known import family_of
 from edgespec.errors import EdgeSpecError
 from edgespec.pairs.projector import NONE, projector_of, reads_of
-from edgespec.server.dialects.ollama.requests import LATEST
+from edgespec.server.dialects.ollama.answers import tagged
 from edgespec.server.refusal import Refusal
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import Header, HeaderError, read_file
 
 GAPS = ("tokenizer.ggml.fim_pre_token_id", "tokenizer.ggml.prefix_token_id")  # of a model that fills gaps
-
-
-def tagged(name: str) -> str:
-    """Returns a pair's name as Ollama writes names: with a tag."""
-    return name if ":" in name else name + LATEST
 
 
 def listed(name: str, path: Path, size: int) -> dict[str, Any]:

@@ -7,6 +7,7 @@ that no longer exist, mean nothing for a request here: the server says so once f
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -26,6 +27,9 @@ from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal
 
 LATEST = ":latest"  # the tag of a name without one
+SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|us|ns|[smh]|$)")
+DURATION = re.compile(f"(?:{PART.pattern})+")
 RENAMED = {"num_predict": "n_predict", "repeat_last_n": "penalty_last_n"}
 
 
@@ -34,6 +38,19 @@ def _untagged(name: object) -> object:
 
 
 ModelName = Annotated[StrictStr, BeforeValidator(_untagged)]
+
+
+def _in_seconds(said: object) -> object:
+    """Returns a duration such as "1h30m", "300ms" or "-1" in seconds."""
+    if not isinstance(said, str):
+        return said
+    sign, text = (-1, said[1:]) if said[:1] == "-" else (1, said.removeprefix("+"))
+    if not DURATION.fullmatch(text):
+        raise ValueError("give seconds, or a text such as '5m', '1h30m' or '-1'")
+    return sign * sum(float(n) * SECONDS[unit] for n, unit in PART.findall(text))
+
+
+KeepAlive = Annotated[Number, BeforeValidator(_in_seconds)]
 
 
 class MadeFunction(BaseModel):
@@ -85,15 +102,25 @@ class OllamaFields(BaseModel):
     format: Literal["", "json"] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
     think: StrictBool | StrictStr | None = None
-    keep_alive: Number | StrictStr | None = None
+    keep_alive: KeepAlive | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Top | None = None
     edgespec: Speculation | None = None
 
     @property
+    def idle_s(self) -> float | None:
+        """After how long without a request the model is to be unloaded; None: never."""
+        return None if self.keep_alive is None or self.keep_alive < 0 else self.keep_alive
+
+    @property
+    def silent(self) -> bool:
+        """True if it asks nothing of the model."""
+        raise NotImplementedError
+
+    @property
     def unloads(self) -> bool:
-        """True if the model is not to be kept after this request."""
-        return self.keep_alive in (0, "0", "0s", "0m", "0h")
+        """True if it only unloads the model, which then is not loaded for it."""
+        return self.silent and self.idle_s == 0
 
     def unused(self) -> list[str]:
         """Returns the options that mean nothing here."""
@@ -126,6 +153,10 @@ class OllamaChat(OllamaFields):
     messages: Listed[OllamaMessage] | None = None
     tools: Listed[dict[str, Any]] | None = None
 
+    @property
+    def silent(self) -> bool:
+        return not self.messages
+
     def as_chat(self) -> ChatRequest:
         """Returns it as a chat request; raises RequestValidationError or Refusal."""
         calls: list[tuple[str, str]] = []  # id and name of those without a result so far
@@ -146,6 +177,10 @@ class OllamaGenerate(OllamaFields):
     context: Listed[TokenId] | None = None
     raw: StrictBool | None = None
     images: Listed[StrictStr] | None = None
+
+    @property
+    def silent(self) -> bool:
+        return not (self.prompt or self.suffix)
 
     def as_chat(self) -> ChatRequest:
         """Returns it as a chat request; raises RequestValidationError or Refusal."""

@@ -17,14 +17,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel
 
 from edgespec.chat.families.known import PLAIN
 from edgespec.engine.messages import Prompt, Submit
-from edgespec.server.answering import Answering, Dialect, LineStream, with_pair
+from edgespec.server.answering import Answering, Dialect, with_pair
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.embeddings import in_pieces, texts_of
-from edgespec.server.dialects.ollama.answers import NANO, OllamaAnswer, encoded, error_of, nothing_said
-from edgespec.server.dialects.ollama.models import listed, shown, tagged
+from edgespec.server.dialects.ollama.answers import (
+    NANO,
+    LineStream,
+    OllamaAnswer,
+    encoded,
+    error_of,
+    nothing_said,
+    tagged,
+)
+from edgespec.server.dialects.ollama.models import listed, shown
 from edgespec.server.dialects.ollama.requests import (
     NamedModel,
     OllamaChat,
@@ -52,10 +61,14 @@ class OllamaDialect(Dialect):
     """Answers Ollama's clients."""
 
     errors: ClassVar = {"/api/": error_of}
+    stream = LineStream
 
     def __init__(self, answering: Answering) -> None:
         super().__init__(answering)
         self._unused: set[str] = set()  # options of which the person at the terminal was told
+
+    def streams(self, body: BaseModel) -> bool:
+        return isinstance(body, OllamaFields) and body.stream is not False
 
     def routes(self) -> APIRouter:
         return checked_router(
@@ -80,7 +93,7 @@ class OllamaDialect(Dialect):
     @with_pair
     async def chat(self, wanted: OllamaChat, request: Request) -> Response:
         """Answers with the assistant's next turn."""
-        if not wanted.messages:
+        if wanted.silent:
             return self._nothing(wanted, chats=True)
         body = wanted.as_chat()
         submits, composed = await self.answering.chat_submits(body)
@@ -89,7 +102,7 @@ class OllamaDialect(Dialect):
     @with_pair
     async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
         """Answers one question, continues text, or fills a gap."""
-        if not (wanted.prompt or wanted.suffix):
+        if wanted.silent:
             return self._nothing(wanted, chats=False)
         body = wanted.as_chat()
         if not (wanted.raw or wanted.suffix):
@@ -105,11 +118,9 @@ class OllamaDialect(Dialect):
         return await self._answer(wanted, body, request, submits, TurnReader(PLAIN.parser({})), chats=False)
 
     def _nothing(self, wanted: OllamaFields, *, chats: bool) -> Response:
-        """Answers a request that says nothing: its model is loaded, or unloaded if it is not to be kept."""
+        """Answers a request that says nothing: its model is loaded, or not kept any longer."""
         self._check(wanted)
-        if wanted.unloads:
-            self._unloading = asyncio.ensure_future(self.answering.worker.unload())
-        reason = "unload" if wanted.unloads else "load"
+        reason = "unload" if wanted.idle_s == 0 else "load"
         return JSONResponse(nothing_said(tagged(self.answering.name()), chats=chats, reason=reason))
 
     async def _answer(
@@ -153,8 +164,11 @@ class OllamaDialect(Dialect):
         return begins + earlier.removeprefix(bos) + submit.prompt.removeprefix(begins)
 
     def _check(self, wanted: OllamaFields) -> None:
-        """Refuses a model that is not installed; says once of each option that it means nothing here."""
+        """Refuses a model that is not installed, and keeps one that is for as long as it is asked to; says
+        once of each option that it means nothing here."""
         self.answering.pairs.named(wanted.model)
+        if wanted.keep_alive is not None:
+            self.answering.engines.keep(self.answering.worker, wanted.idle_s)
         for name in wanted.unused():
             if name not in self._unused and len(self._unused) < MOST_TOLD:
                 self._unused.add(name)
@@ -176,19 +190,22 @@ class OllamaDialect(Dialect):
         return {"models": await asyncio.gather(*(asyncio.to_thread(listed, *file) for file in files))}
 
     async def running(self) -> dict[str, Any]:
-        """Lists the loaded pair."""
-        now, about = self.answering.worker.status, self.answering.worker.about
-        if about is None or now.state != "ready":
-            return {"models": []}
-        until = datetime.now(UTC) + timedelta(seconds=self.answering.settings.idle_s or NEVER_S)
-        loaded = {
-            "size": about.n_bytes,
-            "size_vram": about.n_bytes if about.place else 0,
-            "context_length": about.n_ctx,
-            "expires_at": until.isoformat(),
-        }
-        model = await asyncio.to_thread(listed, self.answering.name(), Path(now.load.target), about.n_bytes)
-        return {"models": [{**model, **loaded}]}
+        """Lists the loaded pairs."""
+        workers = self.answering.engines.workers.values()
+        ready = [(worker, worker.about) for worker in workers if worker.about and worker.state == "ready"]
+        models = []
+        for worker, about in ready:
+            unused_s = 0.0 if worker.requests else time.monotonic() - worker.used
+            left_s = NEVER_S if worker.idle_s is None else worker.idle_s - unused_s
+            name, path = self.answering.pairs.name_of(worker.load), Path(worker.load.target)
+            loaded = {
+                "size": about.n_bytes,
+                "size_vram": about.n_bytes if about.place else 0,
+                "context_length": about.n_ctx,
+                "expires_at": (datetime.now(UTC) + timedelta(seconds=left_s)).isoformat(),
+            }
+            models.append({**await asyncio.to_thread(listed, name, path, about.n_bytes), **loaded})
+        return {"models": models}
 
     async def show(self, wanted: NamedModel) -> dict[str, Any]:
         """Describes a pair by its target's file."""

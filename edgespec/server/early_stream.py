@@ -1,0 +1,71 @@
+"""A stream that begins before its model is loaded: signs of life, which keep clients and proxies waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+from fastapi import Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from edgespec.server.presence import unless_gone
+from edgespec.server.refusal import Refusal
+
+SIGN_S = 3.0  # before the first sign, and between two
+
+
+class EarlyStream(Response):
+    """The answer of a request whose answer is still being prepared; `working` gives it."""
+
+    def __init__(self, working: asyncio.Task[object], media_type: str, sign: Callable[[], bytes]) -> None:
+        """sign: returns what its client takes for one."""
+        super().__init__(media_type=media_type)
+        self._working, self._sign = working, sign
+        del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def go_on(message: Message) -> None:
+            if message["type"] != "http.response.start":
+                await send(message)
+
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        try:
+            if await unless_gone(Request(scope, receive), self._wait(send)) is None:
+                return
+            answer = self._working.result()
+            whole = answer if isinstance(answer, Response) else JSONResponse(answer)
+            await whole(scope, receive, go_on)
+        except RequestValidationError as error:
+            await send(self._failed(Refusal(400, error.errors()[0]["msg"], code="invalid_value"), scope))
+        except Refusal as refusal:
+            await send(self._failed(refusal, scope))
+        finally:
+            self._working.cancel()
+
+    async def _wait(self, send: Send) -> bool:
+        """Sends signs until the answer is there."""
+        while True:
+            await send({"type": "http.response.body", "body": self._sign(), "more_body": True})
+            if (await asyncio.wait((self._working,), timeout=SIGN_S))[0]:
+                return True
+
+    def _failed(self, refusal: Refusal, scope: Scope) -> Message:
+        text = json.dumps(refusal.shaped(scope["path"], scope["state"])).encode()
+        lines = self.media_type != "text/event-stream"
+        return {"type": "http.response.body", "body": text + b"\n" if lines else b"data: %b\n\n" % text}
+
+
+async def at_once_or_early(
+    working: asyncio.Task[object], media_type: str, sign: Callable[[], bytes]
+) -> object:
+    """Returns the answer if it comes soon, or else a stream that begins before it. Raises what it raises."""
+    try:
+        if (await asyncio.wait((working,), timeout=SIGN_S))[0]:
+            return working.result()
+        return EarlyStream(working, media_type, sign)
+    except BaseException:
+        working.cancel()
+        raise
