@@ -65,7 +65,7 @@ def test_target_and_blocks_compute_the_same(tmp_path: Path, shape: ModelShape, b
 
 
 MUTATIONS: dict[str, tuple[str, Any]] = {
-    "pairs of neighbours": ("_rope_positions", lambda size, grown, **_: np.arange(size)),
+    "pairs of neighbours": ("rope_positions", lambda size, grown, **_: np.arange(size)),
     "queries not scaled": ("_query_scale", lambda size, grown: 1.0),
     "norms not scaled": ("_norm_scale", lambda d, grown: 1.0),
     "spare coordinates lost": ("_passing_on", lambda load: np.pad(load(), ((0, 1), (0, 1)))),

@@ -68,3 +68,15 @@ async def test_keys_are_laid_out_anew_for_a_new_width_alone(monkeypatch: pytest.
             it.chat.query_one(KeyLine).post_message(events.Resize(Size(40, 1), Size(40, 1)))
             await it.pilot.pause(0.05)
         assert len(made) == before
+
+
+@on_a_loop
+async def test_keys_that_were_to_be_shown_on_a_screen_that_is_gone_end_nothing() -> None:
+    """A window that changed its size as a screen closed ended the app: NoScreen."""
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        keys = it.chat.query_one(KeyLine)
+        made = list(keys.children)
+        await keys.recompose()
+        assert made and list(keys.children) == made, "the same keys are not made again"
+        await keys.remove()
+        await keys.recompose()

@@ -101,8 +101,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     named = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
     steps = (step for step in named if not step[0].isupper())  # one of our classes
     field = ".".join(steps) or "the body"
-    missing = first["type"] == "missing"
-    sentence = f"{field} is missing" if missing else f"{field} is {quoted(first['input'])}: {first['msg']}"
+    missing, said = first["type"] == "missing", first["msg"].removeprefix("Value error, ")  # pydantic
+    sentence = f"{field} is missing" if missing else f"{field} is {quoted(first['input'])}: {said}"
     param = path[0] if path else None
     code = "missing_required_parameter" if missing else "invalid_value"
     return await _refusal(request, Refusal(400, sentence, param=param, code=code))

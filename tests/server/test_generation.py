@@ -44,7 +44,7 @@ class Nobody:
 
     def ended(self, *_: object, **__: object) -> None: ...
 
-    def plain_s(self) -> None: ...
+    def plain_s(self, *_: object) -> None: ...
 
 
 async def begun(worker: Any, seconds: float | None = None) -> AnswerChoices:
@@ -155,12 +155,17 @@ def test_a_lease_that_comes_as_the_time_is_up_is_given_back() -> None:
             self.held = False
 
     class Asked:
+        state = "ready"
+
         def __init__(self) -> None:
             everything: Any = self
             self.answering = Answering(everything, ServerSettings(), everything, everything, everything)
 
         def called(self, name: object) -> object:
             return name
+
+        def of(self, what: object) -> Asked:
+            return self
 
         def lease(self, load: object) -> object:
             return lease

@@ -82,12 +82,11 @@ def test_neither_keys_nor_questions_are_written(server: Served) -> None:
 
 
 class Broken:
-    """A supervisor with a fault."""
+    """A supervisor, and a list of pairs, with a fault."""
 
     count_large_body = None
 
-    @property
-    def status(self) -> None:
+    def known(self) -> None:
         raise RuntimeError("a wire is loose")
 
 
@@ -119,7 +118,7 @@ def test_a_real_fault_is_answered_500_and_written_with_its_id(capsys: pytest.Cap
     before, level = root.handlers[:], root.level
     state = ServerState("127.0.0.1", 1, 1, "x")
     worker: Any = Broken()
-    pairs: Any = None
+    pairs: Any = worker
     try:
         for log in ("text", "json"):
             set_up("text" if log == "text" else "json")

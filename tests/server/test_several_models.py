@@ -134,7 +134,7 @@ def test_a_model_is_kept_as_long_as_ollamas_clients_ask(server: Served) -> None:
             until(lambda: list(left()) == ["first:latest"])
         assert client.generate("second", "", keep_alive=0).done_reason == "unload"
         assert states(server)["second"] == "unloaded"
-        with pytest.raises(ollama.ResponseError, match="keep_alive is 'soon'"):
+        with pytest.raises(ollama.ResponseError, match="keep_alive is 'soon': give seconds"):
             client.chat("first", HELLO, keep_alive="soon")
 
 
@@ -170,9 +170,11 @@ def test_a_stream_shows_signs_of_life_while_its_model_loads(server: Served, path
 
 @pytest.mark.parametrize(
     ("said", "idle_s"),
-    [(0, 0), ("0", 0), (90.5, 90.5), ("5m", 300), ("1h30m", 5400), ("300ms", 0.3), (-1, None), ("-1m", None)],
+    [(0, 0), ("0", 0), (90.5, 90.5), ("5m", 300), ("1h30m", 5400), ("300ms", 0.3), (-1, None), ("-1m", None)]
+    + [(10**400, None), (1e12, None), (float("nan"), None), ("9" * 400 + "h", None)],
 )
 def test_keep_alive_is_in_seconds_or_in_words(said: object, idle_s: float | None) -> None:
+    """What no clock can count is for ever: 10**400 seconds were added to the time of day."""
     assert OllamaChat.model_validate({"model": "x", "keep_alive": said}).idle_s == idle_s
     for wrong in ("soon", "5 m", "m", True):
         with pytest.raises(ValidationError):

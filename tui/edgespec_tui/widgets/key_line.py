@@ -13,12 +13,15 @@ PALETTE_EXTRA = 4  # columns beside its words: what sets it off
 class KeyLine(Footer):
     """Shows the keys of a screen, the first ones first. Textual's own cuts the last one in two."""
 
-    _made_for: tuple[object, ...] = ()  # the columns, and the keys with whether they can be pressed
+    _made_for: tuple[object, ...] = ()  # whether keys are known, the columns, each key and if it works now
 
     async def recompose(self) -> None:
         """Makes new keys where others are to be shown; Textual's own does whenever the focus changes."""
+        if not self.is_attached:  # its screen has closed since this was asked for
+            return
         bindings = self.screen.active_bindings.values()
-        wanted = (self.app.size.width, *((shown.binding, shown.enabled) for shown in bindings))
+        shown = ((key.binding, key.enabled) for key in bindings)
+        wanted = (self._bindings_ready, self.app.size.width, *shown)
         if wanted != self._made_for:
             self._made_for = wanted
             await super().recompose()

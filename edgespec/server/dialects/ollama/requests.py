@@ -26,6 +26,7 @@ from edgespec.server.dialects.openai.requests import (
 from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal
 
+LONGEST_S = 10**9  # that a model is kept; for longer is for ever
 LATEST = ":latest"  # the tag of a name without one
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|us|ns|[smh]|$)")
@@ -110,7 +111,8 @@ class OllamaFields(BaseModel):
     @property
     def idle_s(self) -> float | None:
         """After how long without a request the model is to be unloaded; None: never."""
-        return None if self.keep_alive is None or self.keep_alive < 0 else self.keep_alive
+        kept = self.keep_alive
+        return kept if kept is not None and 0 <= kept < LONGEST_S else None
 
     @property
     def silent(self) -> bool:
