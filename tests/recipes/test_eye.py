@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -37,8 +38,8 @@ def drawing(rng, colour, shape):
 
 
 def answer(pair, picture, question, **how):
-    content = [mark(0), {"type": "text", "text": question}]
-    prompt = pair.chat_tokens([{"role": "user", "content": content}], attached=[picture])
+    asked = [{"role": "user", "content": mark(0)["text"] + question}]
+    prompt = pair.chat_tokens(asked, attached=[picture])
     held = pair.media_pieces(picture)  # as long as they are read
     request = Request(Sampling(temperature=0), 16, **how)
     tokens = [token for round_ in pair.generate(prompt, request) for token in round_.tokens]
@@ -75,14 +76,14 @@ def test_what_is_written_is_what_was_trained(tmp_path, monkeypatch):
     from recipes import eye, shapes, stages
 
     monkeypatch.setattr(eye, "DRAWN", 24)
-    monkeypatch.setattr(eye, "TOWER", eye.Plan(2, 8, 1e-3, 0.0))
-    monkeypatch.setattr(eye, "ANSWERS", eye.Plan(2, 4, 5e-4, 3e-3))
+    for stage in ("WORDS", "TOWER", "ANSWERS"):
+        monkeypatch.setattr(eye, stage, replace(getattr(eye, stage), steps=2, batch=4))
     place, lines = stages.WorkFolders(tmp_path, tmp_path / "out", 1, torch.device("cpu")), []
     eye.make(place, lines.append)
-    assert [line.partition(":")[0] for line in lines[1:3]] == ["tower 2", "answers 2"]
+    assert [line.partition(":")[0] for line in lines[1:4]] == ["words 2", "tower 2", "answers 2"]
     made = eye.Eye(256)
     kept = torch.load(tmp_path / "answers.pt")["learner"]
-    made.load_state_dict({name.removeprefix("eye."): of for name, of in kept.items() if "eye." in name})
+    made.load_state_dict({name[4:]: of for name, of in kept.items() if name.startswith("eye.")})
     picture = drawing(random.Random(1), "red", "star")
     with MediaReader(place.out / tiny.PROJECTOR, tiny.target_path(), on_gpu=False) as reader:
         (medium,) = reader.pieces(picture)
