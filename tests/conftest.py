@@ -7,6 +7,8 @@ import os
 import shutil
 import stat
 import sys
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,8 @@ USERS_FOLDERS = {
 }
 SLOWEST_S = 3600  # for a test that is marked as slow
 MEMORY = Path("/dev/shm")  # of Linux: where folders are made and removed without a disk
+TESTS_A_LOOK = 500
+
 os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger
 
 
@@ -44,7 +48,16 @@ def pytest_xdist_auto_num_workers() -> int:
     return min((os.cpu_count() or 1) + 1, 4)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks as slow what a sample leaves out: it is spread over all parameters, and the same each time."""
+    sampled = defaultdict(list)
+    for item in items:
+        if (mark := item.get_closest_marker("sample")) and not item.get_closest_marker("slow"):
+            sampled[item.nodeid.partition("[")[0], mark.args[0]].append(item)
+    for (_, n), of_test in sampled.items():
+        for item in sorted(of_test, key=lambda item: zlib.crc32(item.name.encode()))[n:]:
+            item.add_marker(pytest.mark.slow)
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOWEST_S))
@@ -54,6 +67,17 @@ def pytest_collection_finish() -> None:
     """What was imported stays: to look through it again for garbage costs seconds."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(left: list[int] = [TESTS_A_LOOK]) -> None:  # noqa: B006 (a count that lasts)
+    """A chat freezes what is old, and what it leaves is looked through now and then."""
+    left[0] -= 1
+    if not left[0]:
+        left[0] = TESTS_A_LOOK
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
 
 
 def move_home(patch: pytest.MonkeyPatch, home: Path) -> None:

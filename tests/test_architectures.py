@@ -14,16 +14,21 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import test_heads
+import tiny_gguf
+import tiny_heads
 from test_rpc import lent
 
 PEER = os.environ.get("EDGESPEC_TEST_PEER")
 LIBRARIES = ("llama-common", "llama", "ggml", "ggml-base")
 DRAFT, SEED = "llama-moe", "1"
 LONGEST_S = 300.0  # for one architecture
+COMBINED = ("deepseek2", "glm4moe", "gpt-oss", "kimi-linear", "lfm2moe", "qwen2moe", "qwen3moe", "qwen3next")
 
 
 @pytest.fixture(scope="module")
@@ -50,10 +55,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return sorted(out.glob("*.gguf"))
 
 
-def examined(target: Path, *machine: str) -> dict[str, object]:
-    """Returns what `architectures.py` says of a file; of how it is placed, with a machine that lends."""
+def examined(target: Path, *machines: str, draft: Path | None = None) -> dict[str, object]:
+    """Returns what `architectures.py` says of a file; of how it is placed, with machines that lend."""
     command = [sys.executable, str(Path(__file__).with_name("architectures.py")), str(target)]
-    command += [str(target.with_name(f"{DRAFT}.gguf")), *machine]
+    command += [str(draft or target.with_name(f"{DRAFT}.gguf")), *machines]
     done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or [""]
@@ -94,3 +99,42 @@ def test_every_mixture_says_the_same_with_its_experts_here_and_the_rest_elsewher
     mixtures = [name for name, one in found.items() if one.get("experts")]
     assert len(mixtures) >= 6
     assert not {name: one["wrong"] for name, one in found.items() if one.get("wrong")}
+
+
+@pytest.fixture(scope="module")
+def machines() -> Iterator[tuple[str, str]]:
+    with lent() as one, lent() as two:
+        yield one.address, two.address
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMBINED)
+def test_mixtures_say_the_same_in_every_combination(
+    name: str, models: list[Path], machines: tuple[str, str]
+) -> None:
+    """Experts or attention here and the rest on one machine or two, one slot or three, a draft, caches in f16
+    and q8_0; attention, windows, latent attention and hybrid memories."""
+    (target,) = (path for path in models if path.stem == f"{name}-moe")
+    found = examined(target, *machines)
+    assert found["wrong"] == [] and found["combinations"] == 24
+
+
+def eagle(folder: Path) -> test_heads.Files:
+    """Writes a mixture, and a head beside it."""
+    return tiny_gguf.write_experts(folder / "m.gguf", layers=4, n_head=2, n_kv=1), tiny_heads.write_eagle(
+        folder / "h.gguf"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("write", [test_heads.experts, test_heads.hybrid, eagle])
+def test_targets_with_heads_say_the_same_in_every_combination(
+    write: Callable[[Path], test_heads.Files], machines: tuple[str, str], tmp_path: Path
+) -> None:
+    """MTP blocks in the file of a mixture and of a hybrid, a head beside a mixture.
+
+    With the target on another machine, that head ended the engine: it reads the target's output matrix.
+    """
+    target, head = write(tmp_path)
+    found = examined(target, *machines, draft=head or target)
+    assert found["wrong"] == [] and found["combinations"] == 24

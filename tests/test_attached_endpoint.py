@@ -133,6 +133,7 @@ def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
     asyncio.run(goes_on())
 
 
+@pytest.mark.slow
 def test_a_borrowed_engine_that_goes_with_its_owner_is_replaced_by_one_of_our_own() -> None:
     async def talk() -> None:
         owner, guest = (AttachedEndpoint(attaching(WantedEngine())) for _ in range(2))

@@ -100,6 +100,7 @@ def test_a_model_without_a_template_continues_the_prompts_and_it_is_said(tmp_pat
     assert "the model has no chat template" in out
 
 
+@pytest.mark.slow
 @posix
 def test_ctrl_c_tells_what_was_measured_so_far(tmp_path: Path) -> None:
     file = tmp_path / "out.json"
@@ -116,6 +117,7 @@ def test_ctrl_c_tells_what_was_measured_so_far(tmp_path: Path) -> None:
 # ---- a peer -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @posix
 def test_a_peer_is_measured_beside_ours(
     tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
@@ -140,6 +142,7 @@ def test_a_peer_is_measured_beside_ours(
     assert {request["seed"] for request in asked} <= {0, 1}
 
 
+@pytest.mark.sample(1)
 @posix
 @pytest.mark.parametrize(
     "how, named", [("dies", "failed to load model"), ("refuses", "the prompt is too long")]

@@ -218,6 +218,7 @@ SAMPLE = [("sliding", *CASES[3]), ("sliding", *CASES[4])]  # the others are belo
 SAMPLE += [(kind, *CASES[4]) for kind in ("attention", "hybrid", "recurrent", "latent")]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("kind", "slots", "store", "scarce"), SAMPLE)
 def test_logits_are_those_of_a_fresh_reading(
     kind: str, slots: int, store: bool, scarce: bool, tmp_path: Path, tally: Tally
@@ -227,6 +228,7 @@ def test_logits_are_those_of_a_fresh_reading(
     assert tally.rows > 100
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("kind", "slots"),
     [
@@ -243,6 +245,7 @@ def test_logits_are_those_of_a_fresh_reading_where_evaluations_are_filled_up(
     assert tally.rows > 100 and (sum(added) > 100) == (kind != "hybrid"), "a state cannot take them back"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["attention", "sliding", "latent"])
 def test_logits_are_those_of_a_fresh_reading_after_restarts(
     kind: str, tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
@@ -252,6 +255,7 @@ def test_logits_are_those_of_a_fresh_reading_after_restarts(
     assert found or kind == "sliding", "such states serve only where they end: test_prompt_files.py has it"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["sliding", "hybrid", "m-rope"])
 def test_logits_are_those_of_a_fresh_reading_with_pictures(
     kind: str, tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch

@@ -216,6 +216,7 @@ def test_a_terminal_that_cannot_show_a_character_shows_another(target: Path) -> 
         assert b"tok/s" in done.stderr
 
 
+@pytest.mark.sample(1)
 @posix
 @pytest.mark.parametrize("joined", [False, True])
 def test_a_reader_that_has_seen_enough_is_no_error(target: Path, joined: bool) -> None:

@@ -74,6 +74,7 @@ def test_the_flags_heal_what_a_build_for_sapphire_rapids_would_break(tmp_path: P
     assert compiler_probe.flags_needed({"CXX": str(broken)}, build_flags=healed) == ""
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "said", [{"CFLAGS": "-O2"}, {"CXXFLAGS": "-O2"}, {"CMAKE_ARGS": "-DGGML_NATIVE=OFF"}]
 )

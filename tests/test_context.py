@@ -174,6 +174,7 @@ def worst_of(
     return worst
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("at_once", [True, False], ids=["as a target", "as a draft"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_a_fresh_evaluation_after_any_script(
@@ -201,6 +202,7 @@ def byte_identical(model: Model) -> bool:
         return np.array_equal(context.score([Want(tokens)])[0][0], fresh(model, tokens, flash_attention=True))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("at_once", [True, False], ids=["as a target", "as a draft"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_the_very_bytes_in_the_byte_identical_profile(

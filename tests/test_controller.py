@@ -104,6 +104,7 @@ def test_rows_that_cost_in_groups_are_filled_up_where_that_pays(
         assert good > 1.01 * speeds(0.95) and fair > 0.97
 
 
+@pytest.mark.sample(1)
 @EVERYWHERE
 @TOLD
 def test_a_draft_that_is_never_right_costs_next_to_nothing(machine: str, told: bool) -> None:
@@ -167,6 +168,7 @@ def test_silent_guesses_show_what_a_draft_is_worth(quality: float) -> None:
         assert speed(bench, bench.play(s, n_tokens=200), 200) > 1.4
 
 
+@pytest.mark.sample(1)
 @TOLD
 @pytest.mark.parametrize(
     "machine",
@@ -191,6 +193,7 @@ def test_a_draft_that_was_hopeless_is_found_when_it_is_good(machine: str, told: 
     assert sorted(shares)[1] > 0.9, shares
 
 
+@pytest.mark.sample(2)
 @EVERYWHERE
 @pytest.mark.parametrize("quality", [0.98, 0.9])
 def test_a_draft_that_is_right_without_being_sure_is_used_whole(machine: str, quality: float) -> None:
@@ -206,6 +209,7 @@ def test_a_draft_that_is_right_without_being_sure_is_used_whole(machine: str, qu
     assert fmean(shares) > 0.93, shares
 
 
+@pytest.mark.sample(1)
 @EVERYWHERE
 @TOLD
 def test_a_draft_that_has_turned_bad_is_not_tried_for_all_that_it_had_won(machine: str, told: bool) -> None:
@@ -291,6 +295,7 @@ CHANGING: dict[str, Callable[[int], float]] = {
 }
 
 
+@pytest.mark.sample(3)
 @EVERYWHERE
 @pytest.mark.parametrize(
     "change", [*list(CHANGING)[:3], *(pytest.param(of, marks=pytest.mark.slow) for of in list(CHANGING)[3:])]
@@ -328,6 +333,7 @@ def test_a_draft_that_deceives_loses_what_it_had_brought_at_most(machine: str) -
     assert min(speeds[3:]) > 0.97, speeds
 
 
+@pytest.mark.sample(1)
 @EVERYWHERE
 @TOLD
 def test_a_draft_that_becomes_good_late_is_used_again(machine: str, told: bool) -> None:
@@ -359,6 +365,7 @@ def test_plain_decoding_is_timed_again_now_and_then() -> None:
 # --- costs that are not as they were thought to be
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("quality", QUALITIES.values(), ids=QUALITIES)
 def test_costs_that_are_believed_wrongly_are_found_out(quality: float) -> None:
     """The table says GPU and the machine is bound by compute, or the other way round."""
@@ -386,6 +393,7 @@ def test_a_machine_that_becomes_slower_is_no_reason_to_draft_otherwise() -> None
 # --- prompts, and models that cannot go back
 
 
+@pytest.mark.sample(1)
 @EVERYWHERE
 @TOLD
 def test_a_long_prompt_is_read_by_a_bad_draft_for_next_to_nothing(machine: str, told: bool) -> None:
@@ -426,6 +434,7 @@ class Forgetful(Timed):
         return super().score(wants)
 
 
+@pytest.mark.sample(1)
 @EVERYWHERE
 def test_what_a_recurrent_target_evaluates_again_is_charged_to_the_draft(
     machine: str, monkeypatch: pytest.MonkeyPatch
@@ -486,6 +495,7 @@ def test_copies_are_as_fast_with_a_draft_as_without(machine: str, quality: float
     assert speed(bench, ours) > 1.7
 
 
+@pytest.mark.sample(1)
 @EVERYWHERE
 def test_free_guesses_that_are_never_right_are_soon_left_out(machine: str) -> None:
     for quality in (0.0, 0.75):

@@ -114,6 +114,7 @@ def recite(script: Script, drafter: Drafter | None = None, **wanted: object) -> 
 # --- the same text, exactly
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("s", [GREEDY, Sampling(temperature=0, repeat_penalty=1.3, presence_penalty=0.4)])
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("prompts", [5, pytest.param(16, marks=pytest.mark.slow)])
@@ -245,6 +246,7 @@ def loop_error(
     return fakes.distance(fakes.law(run), exact_law(target, prompt, end, max_tokens, p))
 
 
+@pytest.mark.sample(6)
 @RULES
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("s", [USUAL, pytest.param(PUNISHING, marks=pytest.mark.slow, id="punishing")])
@@ -254,6 +256,7 @@ def test_whole_generations_have_the_targets_distribution_exactly(
     assert loop_error(judge, name, lambda: 2, s) < 1e-12
 
 
+@pytest.mark.sample(5)
 @RULES
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_pace_that_changes_from_round_to_round_leaves_the_distribution_exact(
@@ -272,6 +275,7 @@ def test_rows_that_are_thrown_away_leave_the_distribution_exact(
     assert sum(added) > 100
 
 
+@pytest.mark.sample(4)
 @RULES
 @pytest.mark.parametrize("name", ["model", "all"])
 @pytest.mark.parametrize("least", [0.35, 0.5])
@@ -410,6 +414,7 @@ CASES = [
 SAMPLE = [case if case[1] in FREE[2:] else pytest.param(*case, marks=pytest.mark.slow) for case in CASES]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("judge", "name", "k", "s"), SAMPLE)
 def test_generated_texts_are_distributed_as_the_targets(
     judge: fakes.Judge, name: str, k: Pace | int, s: Sampling
@@ -438,6 +443,7 @@ def test_a_hundred_thousand_texts_under_a_restless_pace_are_distributed_as_the_t
     assert all_fit(judge, "all", Restless(least=0.2), PUNISHING, 100_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mutant", [without_residual, *(pytest.param(of, marks=pytest.mark.slow) for of in (flipped, by_index))]
 )
@@ -446,6 +452,7 @@ def test_the_chi_square_sees_a_broken_rule(mutant: fakes.Judge) -> None:
     assert not all_fit(mutant, "model", 3, USUAL, 2500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("judge", [verify_block, pytest.param(verify_tokens, marks=pytest.mark.slow)])
 def test_the_chi_square_sees_a_drafter_that_discards_after_looking(judge: fakes.Judge) -> None:
     trap = lambda sampler, n: Competition([], Discarding(sampler, n_ctx=99, n_vocab=n))  # noqa: E731
@@ -549,6 +556,7 @@ def test_a_round_tells_what_was_drafted_what_stayed_and_who_said_it() -> None:
     ]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("sampled", [False, True])
 def test_scores_are_those_of_the_row_that_each_token_was_drawn_from(name: str, sampled: bool) -> None:

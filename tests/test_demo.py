@@ -182,6 +182,7 @@ async def test_a_preparation_that_is_given_up_writes_no_more(monkeypatch: pytest
 # --- on the screen
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
 @on_a_loop
 async def test_the_demo_shows_a_sign_of_life_then_two_columns_then_a_result(size: tuple[int, int]) -> None:

@@ -24,7 +24,8 @@ from edgespec.llama.settings import ContextSettings, keeps_order
 from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
 from edgespec.system import isolate, self_test
-from edgespec_models.fit.fit import Allotment, Fit
+from edgespec_models.fit.allotment import Allotment
+from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_tui.widgets.panel import PanelState, rows_of
 

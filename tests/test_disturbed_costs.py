@@ -160,6 +160,7 @@ def disturbed_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "Timed", Disturbed)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "work", ["one core", *(pytest.param(work, marks=pytest.mark.slow) for work in list(WORK)[1:])]
 )

@@ -125,6 +125,7 @@ def differences(pair: Pair, requests: Sequence[tuple[NDArray[np.int32], Request]
 # ---- the same text, whoever drafts ------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["plain", "hybrid", "recurrent", "mixed"])
 def test_greedy_text_is_the_same_with_a_draft_and_without(pairs: dict[str, Pair], kind: str) -> None:
     pair = pairs[kind]
@@ -136,6 +137,7 @@ def test_greedy_text_is_the_same_with_a_draft_and_without(pairs: dict[str, Pair]
     assert complaint(differences(pair, requests), identical=is_identical(pair)) is None
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind, seeds", [("plain", 3), ("hybrid", 2), ("recurrent", 2), ("mixed", 1)])
 def test_the_same_seed_gives_the_same_text_whoever_drafts(
     pairs: dict[str, Pair], kind: str, seeds: int
@@ -151,6 +153,7 @@ def test_the_same_seed_gives_the_same_text_whoever_drafts(
     assert complaint(differences(pair, requests), identical=is_identical(pair)) is None
 
 
+@pytest.mark.slow
 def test_outside_the_profile_every_difference_is_explained_by_arithmetic(
     files: dict[str, tuple[Path, Path]],
 ) -> None:
@@ -285,6 +288,7 @@ def test_the_first_tokens_have_the_targets_distribution(pairs: dict[str, Pair], 
     assert p_value(pairs[kind], lambda i: sampled(i, rule=rule)) > FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_the_first_tokens_have_the_targets_distribution_in_coupled_mode(pairs: dict[str, Pair]) -> None:
     assert p_value(pairs["far"], lambda i: sampled(i, seed=i)) > FALSE_ALARM
 
@@ -464,6 +468,7 @@ def write_padded(path: Path, base: Path, n: int) -> Path:
     return tiny_gguf.write_llama(path, vocab=padded, tensors=tensors, dtype="Q8_0")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("padded", ["target", "draft"])
 def test_vocabularies_that_differ_by_padding_work_together(folder: Path, tmp_path: Path, padded: str) -> None:
     paths = []

@@ -116,6 +116,7 @@ async def test_a_found_pair_is_offered_and_one_key_takes_it(
         assert not it.chat.query_one("#welcome-offer", Static).display and not it.chat.prompt.text
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_who_has_chosen_a_model_is_offered_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

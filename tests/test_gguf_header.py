@@ -66,6 +66,7 @@ def same_vocabulary(path: Path) -> None:
     assert list(ours.texts) == list(theirs.texts)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_known_vocabularies_are_read_as_llama_cpp_reads_them(test_data: Path, name: str) -> None:
     same_vocabulary(test_data / "vocab" / f"ggml-vocab-{name}.gguf")

@@ -444,6 +444,7 @@ def test_files_that_are_no_llama_models_are_refused(tmp_path: Path) -> None:
         grow(tmp_path / "small.gguf", tmp_path / "no" / "folder" / "large.gguf", LARGE)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("source", PAIR, ids=lambda path: path.stem)
 @pytest.mark.parametrize("dtype", ["F16", pytest.param("Q8_0", marks=pytest.mark.slow)])
 def test_the_embedded_pair_says_the_same_after_growing(tmp_path: Path, source: Path, dtype: str) -> None:

@@ -55,6 +55,7 @@ SHAPES_HERE = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES_HERE.values(), ids=SHAPES_HERE)
 def test_target_and_blocks_compute_the_same(tmp_path: Path, shape: ModelShape, blocks: int) -> None:
@@ -89,6 +90,7 @@ def test_the_embedded_target_guesses_as_well_when_it_is_grown(tmp_path: Path) ->
     assert_preserved(source, tmp_path / "large.gguf", margin=1.0)  # 8-bit rounding of the source included
 
 
+@pytest.mark.slow
 def test_the_embedded_target_can_be_grown_to_every_named_size() -> None:
     for shape, _ in SHAPES.values():
         assert fit(shape, read_shape(tiny.mtp_path())).layers >= shape.layers

@@ -65,6 +65,7 @@ async def test_a_list_without_room_turns_no_page(tmp_path: Path) -> None:
     sessions.close()
 
 
+@pytest.mark.slow
 @on_a_loop
 @pytest.mark.parametrize("size", [pytest.param((4, 4), marks=pytest.mark.slow), (1, 1)])
 async def test_every_screen_bears_a_window_without_room(size: tuple[int, int], tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_a_model_without_one_has_none(tmp_path: Path) -> None:
         assert "guesses come from the text itself" in said_by_show(path)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("blocks", "left_out", "why"),
     [

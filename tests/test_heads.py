@@ -145,6 +145,7 @@ def changed(request: Request, **changes: Any) -> Request:
     return replace(request, **changes)
 
 
+@pytest.mark.sample(11)
 @pytest.mark.parametrize(
     "request_, length",
     [
@@ -166,6 +167,7 @@ def test_text_with_a_head_is_text_without(pair: Pair, request_: Request, length:
     assert accepted > 0 or length == 1 or not lucky, "or this shows little"
 
 
+@pytest.mark.sample(4)
 def test_a_head_whose_every_guess_is_wrong_changes_nothing(pair: Pair, monkeypatch: Any) -> None:
     """The worst way back: each round withdraws all that it drafted."""
     wanted = said(pair, plain(SEEDED))
@@ -182,6 +184,7 @@ def test_a_head_whose_every_guess_is_wrong_changes_nothing(pair: Pair, monkeypat
     assert [token for round_ in rounds for token in round_.tokens] == wanted
 
 
+@pytest.mark.sample(5)
 def test_a_head_never_reads_rows_that_are_thrown_away(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     request = changed(SEEDED, drafter="model", draft_length=3)
     usual = [round_.accepted for round_ in pair.generate(prompt(), request)]
@@ -205,6 +208,7 @@ class _Wrong:
         return 5 if truth != 5 else 6
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("evaluates", [False, True])
 def test_a_head_that_fails_or_is_interrupted_goes_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch, evaluates: bool
@@ -239,6 +243,7 @@ def test_a_head_that_fails_or_is_interrupted_goes_on(
     assert sum(round_.drafted for round_ in rounds) and not rounds[-1].notice
 
 
+@pytest.mark.sample(5)
 def test_no_token_of_the_target_is_evaluated_twice(pair: Pair) -> None:
     """Up to eight guesses, hybrids included: after a rejection, the target goes on from what it holds."""
     for length in (1, 3, 8):
@@ -250,6 +255,7 @@ def test_no_token_of_the_target_is_evaluated_twice(pair: Pair) -> None:
         assert context.evaluated - before == prompt().size + verified
 
 
+@pytest.mark.sample(4)
 def test_the_pace_lets_a_head_compete_and_leaves_text_alone(pair: Pair) -> None:
     for request in (GREEDY, SEEDED):
         assert said(pair, request) == said(pair, plain(request))
@@ -258,6 +264,7 @@ def test_the_pace_lets_a_head_compete_and_leaves_text_alone(pair: Pair) -> None:
 FORMED = Grammar("regex", "(item [a-z]{1,6}: (yes|no), ){3}end")  # some of it is settled without the target
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     "sampling",
     [pytest.param(GREEDY.sampling, marks=pytest.mark.slow), Sampling(repeat_penalty=1.3, top_k=40)],
@@ -288,6 +295,7 @@ def answers(
     return list(found.values())
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_slots_share_a_head_and_say_what_each_would_say_alone(files: Files, slots: int) -> None:
     texts = [prompt(seed, 10 + 9 * seed) for seed in range(6)]
@@ -298,6 +306,7 @@ def test_slots_share_a_head_and_say_what_each_would_say_alone(files: Files, slot
     assert answers(files, slots, requests, texts) == wanted
 
 
+@pytest.mark.sample(4)
 def test_a_second_turn_is_not_read_by_the_head_from_the_start(files: Files) -> None:
     """Neither in its slot, nor out of host memory."""
     how = changed(GREEDY, drafter="model", draft_length=3, max_tokens=6)
@@ -339,6 +348,7 @@ def test_drawn_text_has_the_distribution_of_the_target(attending: Path) -> None:
     assert drawn_as_expected(attending)
 
 
+@pytest.mark.slow
 def test_text_drawn_from_weighed_candidates_has_the_distribution_of_the_target(tmp_path: Path) -> None:
     assert drawn_as_expected(*dflash2(tmp_path))
 
@@ -378,6 +388,7 @@ def _second_tokens(pair: Pair, tokens: Tokens, sampling: Sampling) -> dict[int, 
     return found
 
 
+@pytest.mark.sample(4)
 def test_what_a_head_costs_is_not_believed_when_the_machine_stood_still(pair: Pair) -> None:
     """A guess said to take five tokens' time was never tried again, and so never timed again."""
     contexts = pair.contexts

@@ -53,7 +53,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"worker_requests"},
     {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page", "embeddings", "early_stream"},
-    {"turns", "generation", "announcing", "gate"},
+    {"turns", "choice_results", "generation", "announcing", "gate"},
     {"dialects.lists", "dialects.numbers"},
     {"dialects.structured", "dialects.tools"},
     {"dialects.openai"},

@@ -76,6 +76,7 @@ def test_a_killed_engine_is_told_in_a_sentence(long_winded: Path) -> None:
         assert parent.returncode == 1
 
 
+@pytest.mark.sample(1)
 @posix
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT"])
 def test_a_crashed_engine_is_told_in_a_sentence(long_winded: Path, name: str) -> None:

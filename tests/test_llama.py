@@ -261,6 +261,7 @@ def _add_words_and_finish(writer: GGUFWriter) -> None:
     writer.close()
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "content, said",
     [
@@ -464,6 +465,7 @@ def vocabulary_of(test_data: Path) -> Iterator[dict[str, Path]]:
     yield files
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", VOCABULARIES)
 def test_real_vocabularies_bring_text_of_every_script_back(vocabulary_of: dict[str, Path], name: str) -> None:
     with Model(vocabulary_of[name], vocab_only=True) as model:
@@ -474,6 +476,7 @@ def test_real_vocabularies_bring_text_of_every_script_back(vocabulary_of: dict[s
         assert model.end_tokens
 
 
+@pytest.mark.slow
 def test_real_vocabularies_draft_for_each_other(vocabulary_of: dict[str, Path]) -> None:
     """The least that any of these has of another's tokens is more than guesses need to pay."""
     for target, draft in itertools.pairwise((*VOCABULARIES, VOCABULARIES[0])):

@@ -78,6 +78,7 @@ def may_follow(expression: str, tokens: tuple[int, ...]) -> frozenset[int]:
 # --- the masks
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_a_mask_holds_every_token_of_every_way_to_write_an_allowed_text(expression: str) -> None:
     masks, tried = masks_of(expression, 0), 0
@@ -207,6 +208,7 @@ def law_error(
     return fakes.distance(fakes.law(run), wanted_law(expression, s, max_tokens))
 
 
+@pytest.mark.sample(15)
 @RULES
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("expression", ["(ab)*c", "abab", "a*b|ba*c"])

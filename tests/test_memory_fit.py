@@ -7,7 +7,8 @@ from typing import Literal
 
 import pytest
 
-from edgespec_models.fit.fit import ALL, CARD_MARGIN, RAM_MARGIN, Fit, choose
+from edgespec_models.fit.allotment import ALL, CARD_MARGIN, RAM_MARGIN
+from edgespec_models.fit.fit import Fit, choose
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 
 MIB, GIB = 2**20, 2**30

@@ -249,6 +249,7 @@ async def test_a_model_is_pulled_from_inside_the_chat_and_used(
         assert endpoint.used[0][0].name == "Big-9B-Q4_K_M.gguf"
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_pull_goes_on_while_one_chats_and_tells_its_end(room: Shelf, local: LocalHub) -> None:
     local.faults.append(Fault("store", "Big-9B", pause_s=0.02))

@@ -21,6 +21,7 @@ def places(it: Driven) -> list[object]:
     return [widget.region for widget in it.chat.query("TurnView, PromptInput, Transcript")]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @on_a_loop
 async def test_a_message_moves_nothing_when_it_comes_or_goes(size: tuple[int, int]) -> None:

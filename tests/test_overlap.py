@@ -67,6 +67,7 @@ def rounds_of(
             ahead.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0], ids=["a perfect draft", "a fair one", "a useless one"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "drawn"])
 def test_every_round_is_what_it_is_without_reading_ahead(sampling: Sampling, spread: float) -> None:

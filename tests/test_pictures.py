@@ -144,6 +144,7 @@ def _pixels(attachment: Attachment) -> bytes:
     return Image.open(BytesIO(attachment.data)).convert("RGB").tobytes()
 
 
+@pytest.mark.sample(1)
 def test_with_guesses_it_is_the_same_text(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,6 +198,7 @@ def test_the_next_turn_reads_no_picture_again(files: tuple[Path, Path]) -> None:
         assert held and again
 
 
+@pytest.mark.sample(1)
 def test_long_prompts_are_read_in_chunks_that_cut_no_picture(files: tuple[Path, Path]) -> None:
     with loaded(files) as pair:
         tokens, held = prompt(pair, " the time" * 29, PICTURE, OTHER, " the people" * 30)
@@ -241,6 +243,7 @@ def test_what_is_no_picture_is_refused(files: tuple[Path, Path]) -> None:
         assert reader.pieces(PICTURE)
 
 
+@pytest.mark.sample(1)
 def test_a_child_that_dies_costs_one_sentence(files: tuple[Path, Path]) -> None:
     with MediaReader(files[1], files[0], on_gpu=False) as reader:
         child = reader._encoder._child
@@ -292,6 +295,7 @@ HEADS = (test_heads.mtp, test_heads.hybrid, test_heads.two_blocks)
 HEADS += (test_heads.eagle, test_heads.dflash, test_heads.assistant)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("write", HEADS, ids=lambda write: write.__name__)
 def test_heads_guess_behind_a_picture(
     write: Callable[[Path], tuple[Path, Path | None]], tmp_path: Path
@@ -408,6 +412,7 @@ def test_a_picture_is_read_upright_and_a_huge_one_smaller(files: tuple[Path, Pat
         assert reader._decoded(huge.getvalue()).startswith("4096 14 ")
 
 
+@pytest.mark.slow
 def test_run_reads_pictures(tmp_path: Path) -> None:
     """The one beside the target is found by itself."""
     target, _ = write_seeing(tmp_path, "gemma3")

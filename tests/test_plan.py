@@ -19,8 +19,9 @@ from gguf.quants import dequantize
 from local_hub import LocalHub
 
 from edgespec.commands import cli
-from edgespec.commands.plan import before_pull, heads, measuring, model_cost, pair_plan, rates
-from edgespec.commands.plan.model_cost import ModelCost
+from edgespec.commands.plan import before_pull, header_fit, heads, measuring, model_cost, pair_plan, rates
+from edgespec.commands.plan.header_fit import fit_of_heads
+from edgespec.commands.plan.model_cost import ModelCost, Places
 from edgespec.commands.plan.rates import Rate, Rates
 from edgespec.commands.plan.stub import write_stub
 from edgespec.core.loop import Want
@@ -30,6 +31,9 @@ from edgespec.llama.model import Model
 from edgespec.pairs import planned
 from edgespec.pairs.settings import PairSettings
 from edgespec_models import tiny
+from edgespec_models.fit.allotment import ALL, Allotment
+from edgespec_models.fit.fit import Fit
+from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_models.gguf.header import Header, Tensor, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
 from edgespec_models.gguf.random_blocks import random_bytes
@@ -40,6 +44,7 @@ from edgespec_models.shelf import catalogue
 from edgespec_models.shelf.store import Store
 from edgespec_tui.screens.model_shelf import shelf
 
+GIB = 2**30
 ARCHITECTURES: dict[str, Callable[[Path], Path]] = {
     "dense": lambda path: tiny_gguf.write_llama(path, layers=6),
     "sliding window": lambda path: tiny_gguf.write_sliding(path, layers=12),
@@ -86,11 +91,15 @@ def test_a_format_that_is_not_known_is_said() -> None:
         format_of(99, "blk.0.x")
 
 
-@pytest.mark.parametrize("type_", [0, 1, 8, 12, 39])
-def test_a_model_of_any_format_can_be_evaluated(type_: int, tmp_path: Path) -> None:
-    write_uniform(tmp_path / "m.gguf", type_, 256, 2)
+@pytest.mark.parametrize(
+    ("type_", "mixed"), [(0, False), (1, False), (8, False), (12, False), (39, False), (8, True)]
+)
+def test_a_model_of_any_format_can_be_evaluated(type_: int, mixed: bool, tmp_path: Path) -> None:
+    write_uniform(tmp_path / "m.gguf", type_, 256, 2, mixed=mixed)
     made = read_file(tmp_path / "m.gguf")
-    assert {tensor.type for tensor in made.tensors if len(tensor.shape) > 1} == {type_}
+    matrices = [tensor for tensor in made.tensors if len(tensor.shape) > 1]
+    assert {tensor.type for tensor in matrices if "gate_inp" not in tensor.name} == {type_}
+    assert any(tensor.name.endswith("_exps.weight") for tensor in matrices) == mixed
     with Model(tmp_path / "m.gguf") as model, Context(model, ContextSettings(n_ctx=64, n_rows=4)) as context:
         (rows,) = context.score([Want(np.arange(8, dtype=np.int32), (), 4)])
         assert np.isfinite(rows).all() and rows.std() > 0
@@ -121,9 +130,9 @@ def even(*matrices: Matrix, layers: int = 1) -> dict[int, float]:
     """Returns costs where a layer takes a second beside its weights, and a byte of n rows n seconds."""
     rate = Rate({n: float(n) for n in (1, 2, 4, 16)})
     rates = SimpleNamespace(
-        layer=lambda: Rate(dict.fromkeys((1, 2, 4, 16), 1.0)), byte=lambda type_, width: rate
+        layer=lambda: Rate(dict.fromkeys((1, 2, 4, 16), 1.0)), byte=lambda type_, width, mixed: rate
     )
-    return model_cost._cost(Reading(matrices, layers, 64), rates).seconds  # type: ignore[arg-type]
+    return model_cost._cost(Reading(matrices, layers, 64), Places(rates)).seconds  # type: ignore[arg-type]
 
 
 def test_costs_are_those_of_layers_and_bytes() -> None:
@@ -140,16 +149,89 @@ def test_of_experts_those_count_that_some_token_needs() -> None:
     assert model_cost._read(Matrix(8, 80, 8, 2), 16, flat.seconds) == pytest.approx(10 * awake)
 
 
+def place(byte: float) -> Any:
+    """Returns the rates of a place where a layer takes a second, and a crossing from there a hundred."""
+    layer, crossing, rate = (Rate(dict.fromkeys((1, 4), cost)) for cost in (1.0, 100.0, byte))
+    return SimpleNamespace(
+        layer=lambda: layer, crossing=lambda: crossing, byte=lambda type_, width, mixed: rate
+    )
+
+
+def test_each_tensor_costs_what_its_place_does_and_each_split_layer_a_crossing() -> None:
+    """Four experts of eight a token lie in main memory in one of two layers; there a byte costs tenfold."""
+    matrices = [
+        *(Matrix(8, 10, name=f"blk.{i}.attn_q.weight") for i in (0, 1)),
+        *(Matrix(8, 80, 8, 4, f"blk.{i}.ffn_up_exps.weight") for i in (0, 1)),
+    ]
+    lies = Places(place(1.0), place(10.0), lambda name: name == "blk.1.ffn_up_exps.weight")
+    found = model_cost._cost(Reading(tuple(matrices), 2, 64), lies)
+    assert found.seconds[1] == pytest.approx(2 + 100 + 20 + 40 + 400)
+    assert found.seconds[4] == pytest.approx(2 + 100 + 20 + 80 * (1 - 0.5**4) * 11)
+
+
+def on_a_card(
+    n_gpu_layers: int = ALL, cpu_moe: tuple[int, ...] | None = None, fits: bool = True, n_ctx: int = 4096
+) -> Fit:
+    """Returns how a pair of ours would lie on a machine with a card."""
+    need = Need({RAM: Parts(weights=GIB), "CUDA0": Parts(weights=GIB)}, 7)
+    chosen = Allotment(n_ctx, n_gpu_layers, ALL, {"target": need, "draft": need}, cpu_moe)
+    gave_up = (f"experts of {len(cpu_moe)} of 6 layers in main memory",) if cpu_moe else ()
+    return Fit(fits, chosen, (Device(RAM, GIB, GIB), Device("CUDA0", GIB, GIB)), gave_up)
+
+
+@pytest.mark.usefixtures("quick")
+def test_speeds_and_words_are_those_of_where_the_experts_lie(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mixture = tiny_gguf.write_experts(tmp_path / "mixture.gguf", layers=6)
+
+    def evaluated(self: Rates, type_: int, width: int, layers: int, **how: Any) -> dict[int, float]:
+        each = 1e-3 if self._settings.n_gpu_layers == 0 else 1e-5
+        return {n: each * layers * (1 + 0.1 * n) * (2 if how.get("rules") else 1) for n in measuring.SIZES}
+
+    monkeypatch.setattr(Rates, "_evaluated", evaluated)
+
+    def speed(fit: Fit) -> float:
+        return pair_plan.plan_pair([read_file(mixture)], None, fit=fit).plain_tok_per_s
+
+    speeds = [speed(on_a_card(*asked)) for asked in ((), (ALL, (1,)), (ALL, (0, 1, 2, 3, 4, 5)), (3,), (0,))]
+    assert speeds == sorted(speeds, reverse=True) and len(set(speeds)) == 5
+    monkeypatch.setattr(header_fit, "pair_fit", lambda *_, **__: on_a_card(cpu_moe=(0, 1, 2, 3)))
+    words = ["plan", "--target", str(mixture), "--draft", str(mixture)]
+    assert cli.main([*words, "--json"]) == 0
+    (pair,) = told(capsys)["pairs"]
+    assert speeds[0] > pair["plain_tok_per_s"] > speeds[2]
+    assert cli.main(words) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "; experts of 4 of 6 layers in main memory: about " in shown and " with its draft" in shown
+    _, (_, line) = before_pull.expectation("a/b", [[read_file(mixture)]] * 2)
+    assert line.startswith("speed   experts of 4 of 6 layers in main memory: about ")
+
+
+@pytest.mark.parametrize(
+    ("fit", "grade"),
+    [
+        (on_a_card(), 2), (on_a_card(cpu_moe=(1,)), 2), (on_a_card(5), 1), (on_a_card(fits=False), 0),
+        (on_a_card(n_ctx=256), 1),
+    ],
+)  # fmt: skip
+def test_a_quantisation_suits_if_only_experts_lie_in_main_memory(
+    fit: Fit, grade: int, small: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(header_fit, "pair_fit", lambda *_, **__: fit)
+    assert header_fit.suitable([[read_file(small)]]) == grade
+
+
 def test_a_format_that_a_model_hardly_uses_is_not_measured_for_it() -> None:
     asked: list[int] = []
 
-    def byte(type_: int, width: int) -> Rate:
+    def byte(type_: int, width: int, *, mixed: bool) -> Rate:
         asked.append(type_)
         return Rate({1: 1.0})
 
     rates = SimpleNamespace(layer=lambda: Rate({1: 0.0}), byte=byte)
-    found = model_cost._cost(Reading((Matrix(12, 990), Matrix(0, 10)), 1, 64), rates)  # type: ignore[arg-type]
-    assert asked == [12] and found.seconds == {1: 1000.0}
+    found = model_cost._cost(Reading((Matrix(12, 990), Matrix(0, 10)), 1, 64), Places(rates))  # type: ignore[arg-type]
+    assert set(asked) == {12} and found.seconds == {1: 1000.0}
 
 
 def test_a_time_that_no_machine_takes_is_mended() -> None:
@@ -209,7 +291,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def told_rates(quick: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """What evaluations would take: to time them is another test's."""
     seconds = {n: 1e-3 * (1 + 0.1 * n) for n in (1, 2, 3, 4, 5, 6, 8, 12, 16)}
-    monkeypatch.setattr(Rates, "_evaluated", lambda self, type_, width, layers: dict(seconds))
+    monkeypatch.setattr(Rates, "_evaluated", lambda self, type_, width, layers, **how: dict(seconds))
 
 
 @pytest.mark.usefixtures("quick")
@@ -231,20 +313,22 @@ def test_what_was_measured_is_kept_for_this_machine_and_these_settings(
     assert pair_plan.kept_plan(head, None, settings) is None, "what makes no sense is measured anew"
 
 
+@pytest.mark.slow
 def test_what_was_measured_on_a_busy_machine_is_said_so_and_measured_anew(
     small: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     """`plan` said 44 tok/s with a warning, and the next `pull` promised them "up to 25 % off"; it had 607."""
     head, settings = [read_file(small)], PairSettings()
     monkeypatch.setattr(rates, "Others", lambda: SimpleNamespace(cores=lambda: 1.4))
-    assert pair_plan.plan_pair(head, head, settings).disturbed
-    kept = pair_plan.kept_plan(head, head, settings)
+    fit = fit_of_heads(head, head, settings)
+    assert pair_plan.plan_pair(head, head, settings, fit=fit).disturbed
+    kept = pair_plan.kept_plan(head, head, settings, fit=fit)
     assert kept and kept.disturbed and kept.busy == 1.4
     _, (_, speed) = before_pull.expectation("some/pair", [head, head], draft="some/draft")
     assert "while other programs kept 1.4 cores busy, so probably faster" in speed and "%" not in speed
     assert "`edgespec plan some/pair --draft some/draft` measures it again" in speed
     monkeypatch.setattr(rates, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))
-    assert not pair_plan.plan_pair(head, head, settings).disturbed
+    assert not pair_plan.plan_pair(head, head, settings, fit=fit).disturbed
     assert "busy" in planned.PlannedSpeed(2.0, None, None, False, disturbed=True).sentence()
 
 
@@ -263,7 +347,7 @@ def test_an_installed_pair_whose_files_are_gone_or_damaged_is_told(
 
 
 def test_what_llama_cpp_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong(path: Path, *_: object) -> None:
+    def wrong(path: Path, *_: object, mixed: bool) -> None:
         path.write_bytes(b"no model")
 
     monkeypatch.setattr(rates, "write_uniform", wrong)
@@ -284,7 +368,7 @@ def test_a_format_that_is_not_known_is_one_sentence(small: Path) -> None:
     head = read_file(small)
     odd = Header(head.name, head.metadata, (*head.tensors, Tensor("odd", (4, 4), 99, 0, None)), head.raw, 1)
     with pytest.raises(PlanError, match="number format 99"):
-        model_cost.model_cost([odd], Rates(PairSettings()))
+        model_cost.model_cost([odd], Places(Rates(PairSettings())))
 
 
 def test_a_stub_is_as_long_as_the_model_and_takes_no_room(small: Path, tmp_path: Path) -> None:
@@ -322,6 +406,7 @@ def local() -> Iterator[LocalHub]:
         yield hub
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     local: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -346,9 +431,12 @@ def test_before_a_download_it_is_said_whether_a_pair_fits_and_how_fast_it_is(sma
     _, (memory, speed) = before_pull.expectation("some/pair", [[head], [head]])
     assert memory.startswith("memory  it takes ") and "with a context of 512 tokens" in memory
     assert speed == "speed   `edgespec plan some/pair` says how fast it would run here"
-    pair_plan.plan_pair([head], [head])
+    pair_plan.plan_pair([head], [head], fit=fit_of_heads([head], [head]))
     _, (memory, speed) = before_pull.expectation("some/pair", [[head], [head]])
     assert speed.startswith("speed   about ") and "measured here by `edgespec plan`" in speed
+    eyes = Need({RAM: Parts(weights=1 << 50)}, 0, "formula")
+    fit, (memory, _) = before_pull.expectation("some/pair", [[head]], projector=eyes)
+    assert fit and not fit.fits, "with a projector that takes all there is"
 
 
 @pytest.mark.usefixtures("told_rates")
@@ -421,7 +509,11 @@ def test_without_a_network_the_catalogue_is_given_up_in_one_sentence(
 def test_ctrl_c_ends_it_and_leaves_no_files(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object, **__: object) -> None:
+    ask = rates.JsonChild.ask
+
+    def interrupted(child: rates.JsonChild, asked: dict[str, Any]) -> dict[str, Any]:
+        if "budget" not in asked:  # what memory it takes
+            return ask(child, asked)
         assert list(tmp_path.rglob("random.gguf")), "it is there while it is evaluated"
         raise KeyboardInterrupt
 
@@ -438,7 +530,7 @@ def test_plans_are_near_what_whole_models_cost(tmp_path: Path) -> None:
     path = tiny_gguf.write_llama(
         tmp_path / "whole.gguf", n_vocab=4096, d=768, layers=16, n_head=8, ffn=3072, dtype="F16"
     )
-    planned = model_cost.model_cost([read_file(path)], Rates(PairSettings()))
+    planned = model_cost.model_cost([read_file(path)], Places(Rates(PairSettings())))
     asked = {
         "path": str(path),
         "n_gpu_layers": -1,
@@ -447,6 +539,6 @@ def test_plans_are_near_what_whole_models_cost(tmp_path: Path) -> None:
         "rpc": (),
         "budget": 3.0,
     }
-    whole = measuring.seconds({**asked, "tensor_split": ()})
+    whole = measuring.seconds({**asked, "tensor_split": (), "rules": ()})
     for n in (1, 4, 16):
         assert 0.5 < planned.seconds[n] / whole[n] < 2

@@ -15,7 +15,7 @@ from test_heads import Files
 
 from edgespec.commands import cli
 from edgespec.commands.plan import model_cost, pair_plan, rates
-from edgespec.commands.plan.model_cost import ModelCost, guessing_head, head_cost
+from edgespec.commands.plan.model_cost import ModelCost, Places, guessing_head, head_cost
 from edgespec.commands.plan.rates import Rate
 from edgespec.pairs.check import headers_of
 from edgespec_models import tiny
@@ -26,7 +26,8 @@ from edgespec_models.gguf.heads import Head
 def flat(**seconds: float) -> Any:
     """Returns rates at which a byte costs a second, whatever it is, or so many for 4 and 8 rows."""
     rate = Rate({1: 1.0, 4: seconds.get("four", 1.0), 8: seconds.get("eight", 1.0)})
-    return SimpleNamespace(layer=lambda: Rate(dict.fromkeys((1, 4, 8), 0.0)), byte=lambda type_, width: rate)
+    layer = Rate(dict.fromkeys((1, 4, 8), 0.0))
+    return Places(SimpleNamespace(layer=lambda: layer, byte=lambda type_, width, mixed: rate))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("write", test_heads.FILES)

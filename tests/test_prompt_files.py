@@ -303,6 +303,7 @@ def write_down(folder: Path, kind: str) -> None:
         files.close(30.0)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.skipif(os.name != "posix", reason="there is no kill -9")
 @pytest.mark.parametrize(
     ("kind", "stage", "after", "found"),

@@ -82,6 +82,7 @@ def read_at_once(lengths: Sequence[int]) -> list[float]:
     return [first] + [first + table.seconds(1 + sum(lengths[1:]))] * (len(lengths) - 1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("n", "median", "late"), [(4, 0.75, 0.93), (8, 0.5, 1.06)])
 def test_first_tokens_come_hardly_later_than_where_nobody_goes_on(n: int, median: float, late: float) -> None:
     """The 95th percentile was 1.03 times llama-server's with four streams; in

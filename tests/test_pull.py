@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +30,7 @@ from edgespec.commands.pairs.words import show_lines
 from edgespec.commands.pull.progress_line import ProgressLine, progress_text
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.system import config
+from edgespec_models.gguf.header import Header
 from edgespec_models.hub.download import Cancelled, Download, Downloaded, FileProgress
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.fetch import fetch
@@ -427,6 +428,34 @@ def test_something_smaller_is_taken_or_offered(
     assert "target  M-Q4_K_M.gguf" in text and "smaller `edgespec pull acme/M-GGUF:Q3_K_M` (" in text
 
 
+@pytest.mark.parametrize(
+    ("grades", "taken"),
+    [
+        ({"Q4_K_M": 2}, "Q4_K_M"),
+        ({"Q4_K_M": 1, "Q4_0": 2}, "Q4_0"),
+        ({"Q4_K_M": 1, "Q4_0": 1, "Q3_K_M": 2}, "Q4_K_M"),
+        ({"Q4_K_M": 0, "Q4_0": 0, "Q3_K_M": 1}, "Q3_K_M"),
+        ({"Q4_K_M": 0, "Q4_0": 0, "Q3_K_M": 0}, "Q4_K_M"),
+    ],
+)
+def test_the_quantisation_is_the_one_that_suits_the_machine(
+    grades: dict[str, int], taken: str, local: LocalHub, hub: Hub, tmp_path: Path
+) -> None:
+    """As many bits as usual where they fit at all; fewer than three never."""
+    sizes = {"Q2_K": 1, "Q3_K_M": 2, "Q4_0": 3, "Q4_K_M": 4, "Q8_0": 5}
+    local.add("acme/M-GGUF", {
+        f"M-{name}.gguf": model_bytes(tmp_path, d=32, layers=layers) for name, layers in sizes.items()
+    })  # fmt: skip
+    names = {layers: name for name, layers in sizes.items()}
+
+    def suitable(heads: Sequence[Sequence[Header]]) -> int:
+        return grades[names[heads[0][0].of_architecture("block_count") or 0]]
+
+    for which, found in (("", taken), (":Q8_0", "Q8_0")):
+        plan = plan_pull(hub, order(f"acme/M-GGUF{which}"), suitable=suitable)
+        assert plan.target.quantisation == found
+
+
 @pytest.mark.usefixtures("at_local_hub")
 def test_a_split_model_is_measured_against_the_memory(
     local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -534,6 +563,7 @@ def test_a_target_that_brings_its_head_needs_no_draft(
     assert "has an MTP head in its file, so it needs no draft" in said(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_local_hub")
 def test_a_head_goes_before_the_catalogues_draft(
     local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str]

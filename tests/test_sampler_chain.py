@@ -277,6 +277,7 @@ SHAPES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(5)
 @RULES
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
@@ -304,6 +305,7 @@ def test_whole_generations_have_the_samplers_distribution_exactly(
     assert fakes.distance(fakes.law(run), exact_law(target, prompt, end, 4, p)) < 1e-12
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_seed_gives_the_same_text_with_and_without_a_draft(shape: str) -> None:
     n, prompt, s = 6, [1, 2, 0, 1, 2], SHAPES[shape]

@@ -275,6 +275,7 @@ def test_a_draft_that_reads_ahead_changes_no_text_alone_or_in_company(spread: fl
     ahead.close()
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("mode", ["greedy", "coupled"])
 @pytest.mark.parametrize("length", [None, 0, 3, 48])
 @pytest.mark.parametrize("drafter", DRAFTERS)
@@ -306,6 +307,7 @@ def test_every_text_is_that_of_its_request_alone(
         assert len(call) == 1 or together <= MOST_ROWS
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("drafter", ["model", "auto"])
 def test_rows_refused_by_joint_worth_do_not_bias_what_is_drawn(drafter: str) -> None:
     """Four streams without a seed, few rows for all of them: every text follows the target's own law."""
@@ -365,6 +367,7 @@ def _law(target: TableModel, sampler: Remembering, start: list[int], tokens: tup
 # ---- coming and going --------------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("seed", range(6))
 def test_requests_join_and_leave_at_any_step(seed: int) -> None:
     """Whoever is cancelled leaves within a step, with the text so far; nobody else notices."""

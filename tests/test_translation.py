@@ -66,6 +66,7 @@ REQUESTS = [
 ]
 
 
+@pytest.mark.slow
 def test_ids_in_another_order_change_nothing(tiny_target: Path, drafts: dict[str, Path]) -> None:
     """Text, guesses and acceptance, greedy, seeded, drawn and with penalties are those of the original."""
     found = []
@@ -76,6 +77,7 @@ def test_ids_in_another_order_change_nothing(tiny_target: Path, drafts: dict[str
     assert sum(accepted for of in found[1] for _, _, accepted in of) > 100
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", TRIMMED)
 def test_a_draft_of_fewer_tokens_changes_no_text(
     tiny_target: Path, drafts: dict[str, Path], name: str
@@ -89,6 +91,7 @@ def test_a_draft_of_fewer_tokens_changes_no_text(
             assert sum(accepted for _, _, accepted in drafted) > 25
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "least"),
     [("permuted", 0.57), pytest.param("three quarters", 0.55, marks=pytest.mark.slow), ("half", 0.51)],
@@ -312,6 +315,7 @@ def table_of(target: Path, draft: Path) -> Translation:
     return translation(read_file(target), read_file(draft))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_vocabulary_is_spelt_as_llama_cpp_spells_it(name: str, vocabularies: dict[str, Path]) -> None:
     spelling = spelled(vocabularies[name])
@@ -329,6 +333,7 @@ def test_a_vocabulary_is_spelt_as_llama_cpp_spells_it(name: str, vocabularies: d
         C.llama_model_free(model)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("target", "draft", "least"),
     [("llama-bpe", "qwen2", 0.96), ("qwen2", "llama-bpe", 0.99), ("phi-3", "qwen2", 0.99)],

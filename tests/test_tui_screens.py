@@ -352,6 +352,7 @@ async def test_chats_are_found_opened_renamed_deleted_and_brought_back(tmp_path:
 # --- the mouse
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
     """Words below a turn are buttons; they did nothing once, and moved away from the pointer."""

@@ -356,6 +356,7 @@ def test_swapping_seed_choice_and_position_changes_the_noise() -> None:
     assert len({row.tobytes() for row in rows}) == len(rows)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("weights", [[5, 1, 3, 1], [1, 1], [1e-3, 1, 1e-3], [0, 2, 0, 7, 1]])
 def test_coupled_draws_follow_the_distribution(weights: list[float]) -> None:
     """Chi-square over 6,000 seeds, at rate 1e-6."""

@@ -107,6 +107,7 @@ def test_a_sound_pair_passes_with_all_the_time_it_wants(pair: Pair) -> None:
     assert all(f.samples == 10_000 and f.visible < 0.07 and f.sampling == WIDE for f in report.fits)
 
 
+@pytest.mark.slow
 def test_without_a_draft_lookup_alone_is_verified(tiny_target: Path) -> None:
     with Pair(tiny_target, None, SETTINGS) as pair:
         report = run_checks(pair, replace(QUICK, prompts=8, samples=200), rng_seed=1)
@@ -144,6 +145,7 @@ def test_the_real_rule_passes_whatever_is_drawn(pair: Pair, prompt: TokenizedPro
     assert sum(value < 0.1 for value in values) <= max(4, 17 * len(values) // 60)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", [Way("auto", 2), Way("model", 5), Way("lookup", 3)], ids=str)
 def test_every_drafter_passes(pair: Pair, prompt: TokenizedPrompt, way: Way) -> None:
     assert fit(pair, prompt, samples=200, way=way).passed
@@ -171,6 +173,7 @@ WRONG: dict[str, tuple[Any, str, Any]] = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "what", [pytest.param(of, marks=[] if i in (2, 4) else pytest.mark.slow) for i, of in enumerate(WRONG)]
 )
@@ -184,6 +187,7 @@ def test_a_wrong_rule_fails(
     assert found.p_value < FALSE_ALARM
 
 
+@pytest.mark.slow
 def test_a_wrong_rule_fails_the_whole_command(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_maker, "verify_block", accept_always)
     report = run_checks(pair, replace(QUICK, samples=200), rng_seed=1)

@@ -81,6 +81,7 @@ def sweep(widths: Iterable[int], folder: Path, seed: int, *screens: str) -> None
     asyncio.run(story())
 
 
+@pytest.mark.slow
 def test_no_size_of_the_window_ends_the_chat(tmp_path: Path) -> None:
     """An input of no columns, on the way to 44, ended it: Textual wrapped its placeholder into nothing."""
     sweep(SAMPLE, tmp_path, 1, "f1", "f5")

@@ -124,14 +124,18 @@ def _target_context(target: Model, how: ContextSettings, scales: Scales) -> Cont
 def _weights(
     opened: ExitStack, files: PairFiles, settings: PairSettings, on_progress: OnProgress
 ) -> tuple[Model, Model | None]:
-    """Loads the target, and the file beside it if there is one."""
+    """Loads the target, and the file beside it if there is one.
+
+    A head may work with the target's own matrices, and so has to know the machines that they lie on.
+    """
     share, layers = _share(files.target, files.draft), settings.n_gpu_layers
+    machines = remote.devices(settings.rpc)
     large = opened.enter_context(
         Model(
             files.target,
             n_gpu_layers=layers,
             mtp=files.head_in_target,
-            devices=remote.devices(settings.rpc),
+            devices=machines,
             tensor_split=settings.tensor_split,
             rules=settings.placement.rules,
             metadata=settings.metadata,
@@ -141,9 +145,12 @@ def _weights(
     large.add_adapters(settings.adapters)
     if files.draft is None:
         return large, None
+    shared = machines if files.head else []
+    on_card = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
     small = Model(
         files.draft,
-        n_gpu_layers=layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers,
+        n_gpu_layers=0 if shared else on_card,
+        devices=shared,
         mtp=files.head is not None and files.head.kind in OF_NEXTN,
         head=files.head is not None,
         rules=settings.draft_placement.rules,

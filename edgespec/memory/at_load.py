@@ -18,7 +18,8 @@ from edgespec.pairs.check import headers_of
 from edgespec.pairs.placement import expert_layers
 from edgespec.pairs.settings import KvType, PairSettings
 from edgespec.system.machines import remote_devices
-from edgespec_models.fit.fit import ALL, RAM_MARGIN, USUAL_N_CTX, Asks, Fit, choose
+from edgespec_models.fit.allotment import ALL, RAM_MARGIN, Asks
+from edgespec_models.fit.fit import USUAL_N_CTX, Fit, choose
 from edgespec_models.fit.formulas import formula_need
 from edgespec_models.fit.need import RAM, Device, Need
 from edgespec_models.gguf.facts import facts_of

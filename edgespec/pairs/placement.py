@@ -7,6 +7,7 @@ anywhere in a tensor's name; the first rule that matches counts.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +33,8 @@ class Placement:
         """Raises SettingError for a pattern that llama.cpp does not understand."""
         for pattern, _ in self.overrides:
             try:
-                re.compile(pattern)
+                with warnings.catch_warnings(action="ignore"):  # of what some later Python may read otherwise
+                    re.compile(pattern)
             except re.error as error:
                 raise _not_understood(pattern, str(error)) from None
             if found := _ONLY_PYTHON.search(pattern):

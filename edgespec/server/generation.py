@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from edgespec.core.stats import Counts
 from edgespec.core.values import Emitted, FinishReason, PromptProgress, Round, Started
 from edgespec.engine.messages import Accepted, Submit
+from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.worker_life import WorkerLife
@@ -30,92 +30,6 @@ class GenerationObserver(Protocol):
     def plain_s(self, worker: WorkerLife) -> float | None:
         """Returns what a token of plain decoding took recently; None if there was none."""
         ...
-
-
-@dataclass(slots=True)
-class ChoiceResults(Counts):
-    """The results of one choice so far. Times are the worker's clock."""
-
-    prompt_tokens: int = 0
-    cached_tokens: int = 0
-    known_tokens: int = 0  # of the prompt, that the target has, as far as reported
-    rounds: int = 0
-    started: float = 0.0
-    first: float = 0.0
-    last: float = 0.0
-    finish: FinishReason | None = None
-    plain_s: float | None = None  # estimated cost of a token of plain decoding when the last round ended
-    growth_s: float = 0.0  # how much longer it takes for each token before it
-    n_ctx: int | None = None
-    # what one took recently, on average; None if plain decoding did not run
-    measured_s: float | None = None
-    text: list[str] = field(default_factory=list)
-    scored: list[Scored] = field(default_factory=list)
-
-    def note(self, round_: Round, at: float) -> None:
-        """Counts one round."""
-        if not self.rounds:
-            self.first, self.known_tokens = at, self.prompt_tokens
-        self.last = at
-        self.rounds += 1
-        self.count(round_)
-        self.finish = round_.finish
-
-    def began(self, said: Started, at: float) -> None:
-        """Notes that its turn has come."""
-        self.started = self.first = self.last = at
-        self.prompt_tokens = said.prompt_tokens
-        self.known_tokens = self.cached_tokens = said.cached_tokens
-
-    def read(self, known_tokens: int, at: float) -> bool:
-        """Notes how much of its prompt has been read; False if that is nothing new."""
-        if self.rounds or known_tokens <= self.known_tokens:  # it lost its slot, and reads again
-            return False
-        self.known_tokens, self.first, self.last = known_tokens, at, at
-        return True
-
-    def progress(self) -> dict[str, Any]:
-        """Returns how much of the prompt has been read, in llama-server's format."""
-        return {
-            "total": self.prompt_tokens,
-            "cache": self.cached_tokens,
-            "processed": self.known_tokens,
-            "time_ms": round((self.first - self.started) * 1000),
-        }
-
-    def timings(self, plain_s: float) -> dict[str, Any]:
-        """Returns the figures under llama-server's names, and what speculation gained.
-
-        speedup_estimated: what plain decoding would have taken, by the cost of one token at this length of
-        text (plain_s: at its beginning), over what was taken; speedup_measured: by what tokens of plain
-        decoding took here recently. Both are left out if too little was generated, or nothing was
-        decoded plainly; n_ctx is left out if unknown: no figure is null.
-        """
-        prompt_n = self.known_tokens - self.cached_tokens
-        prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
-        after_first = self.n_tokens - 1
-        one_s = (self.plain_s or plain_s) + self.growth_s * (self.prompt_tokens + self.n_tokens / 2)
-        per_token_s = predicted_s / after_first if predicted_s and after_first > 0 else None
-        measured_s = self.measured_s if self.drafted else None
-        known = {
-            "n_ctx": self.n_ctx,
-            "speedup_estimated": one_s / per_token_s if per_token_s else None,
-            "speedup_measured": measured_s / per_token_s if measured_s and per_token_s else None,
-        }
-        return {
-            "cache_n": self.cached_tokens,
-            "prompt_n": prompt_n,
-            "prompt_ms": prompt_s * 1000,
-            "prompt_per_token_ms": prompt_s * 1000 / prompt_n if prompt_n else 0.0,
-            "prompt_per_second": prompt_n / prompt_s if prompt_s else 0.0,
-            "predicted_n": self.n_tokens,
-            "predicted_ms": predicted_s * 1000,
-            "predicted_per_token_ms": predicted_s * 1000 / after_first if after_first > 0 else 0.0,
-            "predicted_per_second": after_first / predicted_s if predicted_s and after_first > 0 else 0.0,
-            "draft_n": self.drafted,
-            "draft_n_accepted": self.accepted,
-            **{name: value for name, value in known.items() if value is not None},
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import tiny_gguf
 
 from edgespec.commands.plan import measuring
-from edgespec.commands.plan.model_cost import model_cost
+from edgespec.commands.plan.model_cost import Places, model_cost
 from edgespec.commands.plan.rates import Rates
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
+from edgespec.pairs.placement import Rule
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.header import read_file
 from edgespec_models.gguf.uniform import write_uniform
@@ -76,11 +77,13 @@ class InTurn(Rates):
         """Returns medians without the first turn, which warms up."""
         return {n: statistics.median(of[1:]) for n, of in self.took[key].items()}
 
-    def _evaluated(self, type_: int, width: int, layers: int) -> dict[int, float]:
-        key = (type_, width, layers)
+    def _evaluated(
+        self, type_: int, width: int, layers: int, *, mixed: bool = False, rules: Sequence[Rule] = ()
+    ) -> dict[int, float]:
+        key = (type_, width, layers, mixed)
         if key not in self.evaluate:  # asked for what is to be measured
             path = self._folder / "-".join(map(str, key))
-            write_uniform(path, *key)
+            write_uniform(path, type_, width, layers, mixed=mixed)
             self.add(key, path)
         return self.usual(key) if key in self.took else dict.fromkeys(measuring.SIZES, 1.0)
 
@@ -90,12 +93,12 @@ def compare(name: str, path: Path) -> None:
     header = read_file(path)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
         rates = InTurn(Path(folder), opened)
-        model_cost([header], rates)
+        model_cost([header], Places(rates))
         rates.add("whole", path)
         for _ in range(TURNS):
             rates.turn()
         rates._known.clear()
-        planned, whole = model_cost([header], rates).seconds, rates.usual("whole")
+        planned, whole = model_cost([header], Places(rates)).seconds, rates.usual("whole")
     cells = "".join(f"{planned[n] / whole[n]:7.2f}" for n in measuring.SIZES)
     print(f"{name:28}{path.stat().st_size >> 20:6} MiB{1000 * whole[1]:9.1f} ms{cells}", flush=True)
 

@@ -12,13 +12,14 @@ import pytest
 import tiny_gguf
 from commands import in_process
 
+from edgespec.commands.plan import rates
 from edgespec.engine.pair import Pair
 from edgespec.llama.model import Model
 from edgespec.memory.at_load import fitted, pair_fit, ram
 from edgespec.memory.question import MemoryOracle
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import cache_folder
-from edgespec_models.fit.fit import ALL, CARD_MARGIN
+from edgespec_models.fit.allotment import ALL, CARD_MARGIN
 from edgespec_models.fit.need import RAM, Device
 
 SETTINGS = PairSettings(n_ctx=1024, threads=1, remember=False)
@@ -109,7 +110,11 @@ with Pair({str(tiny_target)!r}, None, PairSettings(n_ctx=256, threads=1, remembe
     assert "too little memory for target.gguf" in done.stderr and "--gpu-layers" in done.stderr
 
 
-def test_commands_name_the_card(card: Device, tiny_target: Path, tiny_draft: Path) -> None:
+def test_commands_name_the_card(
+    card: Device, tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, less in (("BUDGET_S", 0.05), ("WIDTHS", (256,)), ("LARGE", 1 << 20)):
+        monkeypatch.setattr(rates, name, less)  # large models take minutes on a device in software
     pair = ("--target", tiny_target, "--draft", tiny_draft)
     for command in (("doctor", "--no-measure", *pair), ("plan", *pair)):
         _, out, err = in_process(*command)

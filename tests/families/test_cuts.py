@@ -207,6 +207,7 @@ def test_thoughts_words_and_calls_come_apart(name: str) -> None:
     assert [(called, json.loads(text)) for called, text in calls] == [("f", CALL), ("g", {})]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", SAID)
 def test_a_cut_anywhere_makes_no_difference(name: str) -> None:
     family, text = SAID[name]
@@ -221,6 +222,7 @@ def test_a_cut_anywhere_makes_no_difference(name: str) -> None:
         assert gathered(family, parts) == whole
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("name", SAID)
 def test_a_text_that_ends_anywhere_is_read_as_far_as_it_goes(name: str) -> None:
     """Deltas of a beginning are the beginning of the deltas, however it is cut, and nothing fails."""
@@ -231,6 +233,7 @@ def test_a_text_that_ends_anywhere_is_read_as_far_as_it_goes(name: str) -> None:
         assert len(calls) <= 2 and [called for called, _ in calls] == ["f", "g"][: len(calls)]
 
 
+@pytest.mark.sample(16)
 @pytest.mark.parametrize("family", [f for f, _ in SAID.values()] + [known.LLAMA], ids=lambda f: f.name)
 def test_noise_of_tags_fails_nothing(family: Family) -> None:
     """Random pieces of what the family writes, in any order: no failure, and no difference by cuts."""

@@ -58,6 +58,7 @@ def test_samples_too_few_for_any_cell_say_nothing() -> None:
     assert chi_square(cells, [(1, 2, 3)] * 4) == (1.0, 0)
 
 
+@pytest.mark.slow
 def test_p_values_of_true_samples_are_spread_evenly() -> None:
     """Of 100 p-values a tenth lies below 0.1 (between 1 and 24 do, but for one case in 10,000)."""
     rng = np.random.default_rng(1)

@@ -69,6 +69,7 @@ def greedy(drafter: Any = "auto", length: int | None = 4, n: int = 48) -> Reques
     return Request(GREEDY, n, drafter=drafter, draft_length=length)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("n", [6, pytest.param(50, marks=pytest.mark.slow)])
 def test_greedy_text_with_the_draft_is_greedy_text_without(pair: Pair, identical: bool, n: int) -> None:
     prompts = [tokens_of(pair, prompt) for prompt in held_out_prompts(n)]
@@ -95,6 +96,7 @@ def test_greedy_text_is_the_same_for_every_drafter_and_length(
     assert complaint(found, identical=identical) is None
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
 def test_the_same_seed_gives_the_same_text_whoever_drafts(pair: Pair, identical: bool, seeds: range) -> None:
     prompts = [tokens_of(pair, prompt) for prompt in held_out_prompts(20)]
@@ -107,6 +109,7 @@ def test_the_same_seed_gives_the_same_text_whoever_drafts(pair: Pair, identical:
     assert complaint(found, identical=identical) is None
 
 
+@pytest.mark.sample(1)
 def test_the_check_fails_under_a_rule_that_accepts_everything(
     pair: Pair, identical: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,6 +123,7 @@ def test_the_check_fails_under_a_rule_that_accepts_everything(
     assert any(not d.explained for d in found if d)
 
 
+@pytest.mark.sample(1)
 def test_the_check_fails_where_a_batch_is_of_another_text(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:

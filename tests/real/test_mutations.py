@@ -147,6 +147,7 @@ def test_300_mutated_copies_end_in_text_or_a_sentence(
         assert "llama.cpp aborted" in check_program(path)
 
 
+@pytest.mark.slow
 def test_mutated_copies_end_the_program_in_text_or_a_sentence(tmp_path: Path) -> None:
     for path in write_copies(tmp_path, range(SAMPLE)):
         check_program(path)

@@ -41,6 +41,7 @@ def test_run_without_files_uses_the_pair_and_speculates() -> None:
     assert json.loads(plain.stdout)["drafted"] == 0
 
 
+@pytest.mark.slow
 def test_chat_without_files_uses_the_pair() -> None:
     pair_files()
     command = [*EDGESPEC, "chat", "--threads", "1", "-n", "24", "--seed", "3"]

@@ -83,6 +83,7 @@ def test_eight_streams_without_a_draft_are_each_alone_byte_for_byte(pair: Pair) 
     assert found == {id: alone(pair, *asked[id]) for id in asked}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("length", [None, 4])
 def test_eight_streams_that_draft_are_each_alone_byte_for_byte(pair: Pair, length: int | None) -> None:
     """Cells of rejected guesses stay taken while others run: each text lies in the order of its tokens.

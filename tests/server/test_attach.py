@@ -139,6 +139,7 @@ def test_an_engine_that_was_killed_says_so_and_another_takes_its_place(engine: A
         assert another.private and another.client.count(HELLO) == 12
 
 
+@pytest.mark.slow
 def test_why_it_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
     before = children()
     broken = tmp_path / "broken.gguf"
@@ -153,6 +154,7 @@ def test_why_it_cannot_be_started_is_a_sentence(tmp_path: Path) -> None:
     until(lambda: gone(children() - before), 20)
 
 
+@pytest.mark.slow
 def test_a_chat_waits_for_a_server_that_is_being_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +222,7 @@ def test_another_windows_engine_is_taken_only_where_it_is_what_would_be_started(
     assert bare.is_met(state(private=False, target="/elsewhere/big.gguf")), "a server is for everybody"
 
 
+@pytest.mark.slow
 def test_an_engine_is_started_where_nothing_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,8 @@ from edgespec.core.request import Request
 from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.answering import Answering, with_pair
-from edgespec.server.generation import UNREAD_MOST, AnswerChoices, ChoiceResults
+from edgespec.server.choice_results import ChoiceResults
+from edgespec.server.generation import UNREAD_MOST, AnswerChoices
 from edgespec.server.metrics import ENOUGH, Plain
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings

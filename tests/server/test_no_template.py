@@ -44,6 +44,7 @@ def test_it_is_spoken_to_in_chatml_and_that_is_said_once(bare: Path, tmp_path: P
         assert server.said().count("bare has no chat template: conversations are written as ChatML") == 1
 
 
+@pytest.mark.slow
 def test_a_well_known_template_is_named(tmp_path: Path) -> None:
     with served(tmp_path, "--chat-template", "llama3", "--no-draft") as server:
         prompt = server.ask("/apply-template", {"messages": ASKED}).json["prompt"]

@@ -184,6 +184,7 @@ def test_langchain_answers_and_calls_tools(dialects: Served) -> None:
     asyncio.run(model._async_client.close())
 
 
+@pytest.mark.slow
 def test_a_pull_tells_how_far_it_is_and_unloading_is_asked_for(tmp_path: Path) -> None:
     with LocalHub() as hub:
         hub.add("acme/Small-GGUF", {"Small-Q4_K_M.gguf": model_bytes(tmp_path)})

@@ -19,6 +19,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield server
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("operation", OPERATIONS[:2])
 def test_nothing_is_a_fault(server: Served, operation: str) -> None:
     ask(server, operation, 5)

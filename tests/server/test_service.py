@@ -27,6 +27,7 @@ def block(language: str) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_the_file_of_the_docs_is_read_by_every_serve(tmp_path: Path) -> None:
     folder = tmp_path / "config"
     folder.mkdir()
@@ -39,6 +40,7 @@ def test_the_file_of_the_docs_is_read_by_every_serve(tmp_path: Path) -> None:
         until(lambda: "GET '/props' 200" in server.said())  # its log is that of the file
 
 
+@pytest.mark.slow
 def test_paths_are_relative_to_the_file_and_a_model_named_takes_the_place_of_its(
     tmp_path: Path, tiny_target: Path
 ) -> None:
@@ -96,7 +98,10 @@ def test_the_unit_and_the_agent_are_well_formed_and_start_the_same_command() -> 
         assert subprocess.run([analyse, "--version"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP")
+@pytest.mark.skipif(
+    not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
+    reason="there is no SIGHUP, or it is ignored (nohup)",
+)
 def test_the_file_is_read_again_when_asked_and_what_needs_a_restart_is_named(tmp_path: Path) -> None:
     path, keys = tmp_path / "any.toml", tmp_path / "keys"
     path.write_text('api-key-file = "keys"\ntemperature = 0.5\n')

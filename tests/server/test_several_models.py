@@ -30,7 +30,7 @@ from edgespec.server.early_stream import EarlyStream, at_once_or_early
 from edgespec.server.refusal import Refusal
 from edgespec.server.supervisor import Supervisor
 from edgespec_models import tiny
-from edgespec_models.fit.fit import RAM_MARGIN
+from edgespec_models.fit.allotment import RAM_MARGIN
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]

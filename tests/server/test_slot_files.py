@@ -74,6 +74,7 @@ def test_what_cannot_be_restored_is_said_and_changes_nothing(slots: tuple[Served
     assert asked(server, 0)["timings"]["prompt_n"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="there is no SIGTERM")
 @pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_prompts_are_there_after_a_restart(how: signal.Signals, tmp_path: Path) -> None:

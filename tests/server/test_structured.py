@@ -186,6 +186,7 @@ def test_anthropics_parse_returns_the_object(dialects: Served) -> None:
     assert isinstance(said.parsed_output, Person) and said.stop_reason == "end_turn"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("whole", [False, True])
 def test_llm_gets_the_schema_it_asked_for(dialects: Served, tmp_path: Path, whole: bool) -> None:
     (tmp_path / "extra-openai-models.yaml").write_text(

@@ -239,6 +239,7 @@ def test_thoughts_are_told_apart_from_words() -> None:
     assert all(isinstance(delta, Content) for delta in text)
 
 
+@pytest.mark.slow
 def test_llm_talks_to_it(dialects: Served, home: Path) -> None:
     """Simon Willison's `llm`, with the model file that its documentation describes."""
     (home / "extra-openai-models.yaml").write_text(

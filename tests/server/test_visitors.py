@@ -89,6 +89,7 @@ def test_sums_are_of_the_last_minutes_and_know_no_speed_of_pauses() -> None:
     assert not any(one.speed or one.drafted for one in recent.steps())
 
 
+@pytest.mark.slow
 def test_the_page_opens_without_a_key_and_then_names_no_model(tmp_path: Path) -> None:
     with served(tmp_path, EDGESPEC_API_KEY="secret") as server:
         page = server.ask("/")
@@ -156,11 +157,13 @@ def test_the_file_of_the_embedded_pair_is_a_name_still(server: Served) -> None:
         assert server.chat(model=name, max_tokens=2).json["model"] == "embedded"
 
 
+@pytest.mark.slow
 def test_minus_one_is_what_fits_as_in_llama_cpp(tmp_path: Path) -> None:
     with served(tmp_path, "-n", "-1") as server:
         assert server.ask("/props").json["default_generation_settings"]["params"]["n_predict"] == -1
 
 
+@pytest.mark.slow
 def test_looking_at_slots_neither_loads_a_model_nor_keeps_it(tmp_path: Path) -> None:
     """A monitor that looked every few seconds defeated --idle-unload."""
     with served(tmp_path, "--idle-unload", "0.02") as server:

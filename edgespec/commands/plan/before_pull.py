@@ -5,64 +5,47 @@ Asks llama.cpp about memory (half a second); gives a speed only if `edgespec pla
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
+from edgespec.commands.plan.header_fit import fit_of_heads
 from edgespec.commands.plan.heads import acceptance_of
 from edgespec.commands.plan.pair_plan import PairPlan, kept_plan
-from edgespec.commands.plan.stub import write_stub
-from edgespec.errors import EdgeSpecError
-from edgespec.memory.at_load import pair_fit
-from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import Need
+from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import Header
 
 
-def fit_of_heads(
-    target: Sequence[Header],
-    draft: Sequence[Header] | None,
-    settings: PairSettings | None = None,
-    projector: Need | None = None,
-) -> Fit | None:
-    """Returns the memory that a pair takes, by its headers alone; None if that is impossible."""
-    with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
-        try:
-            first = write_stub(Path(folder), "target", target)
-            second = write_stub(Path(folder), "draft", draft) if draft else None
-            return pair_fit(first, second, settings or PairSettings(), projector=projector)
-        except (EdgeSpecError, OSError):
-            return None
-
-
 def expectation(
-    name: str, heads: Sequence[Sequence[Header]], *, draft: str | None = None
+    name: str,
+    heads: Sequence[Sequence[Header]],
+    *,
+    draft: str | None = None,
+    projector: Need | None = None,
 ) -> tuple[Fit | None, list[str]]:
     """Returns whether a pair fits the memory, None if unknown, and what to say about it.
 
     name, draft: as they were given. heads: of all parts of the target and, if there is one, of the draft.
+    projector: what the file takes with which it reads pictures.
     """
     target, small = heads[0], heads[1] if len(heads) > 1 else None
-    fit = fit_of_heads(target, small)
+    fit = fit_of_heads(target, small, projector=projector)
     said = [f"memory  {fit.sentence('it')}"] if fit else []
     expected, assumed = acceptance_of(name)
-    known = kept_plan(target, small, acceptances=(expected,))
+    known = kept_plan(target, small, fit=fit, acceptances=(expected,))
     command = f"edgespec plan {name}" + (f" --draft {draft}" if draft else "")
     if known is None:
         return fit, [*said, f"speed   `{command}` says how fast it would run here"]
-    return fit, [*said, f"speed   {speed_sentence(known, assumed=assumed, command=command)}"]
+    where = ", ".join(filter(None, [facts_of(target[0]).quantisation, *(fit.gave_up if fit else ())]))
+    speed = _speed(known, assumed=assumed, command=command)
+    return fit, [*said, f"speed   {': '.join(filter(None, [where, speed]))}"]
 
 
-def speed_sentence(plan: PairPlan, *, assumed: bool, command: str) -> str:
+def _speed(plan: PairPlan, *, assumed: bool, command: str) -> str:
     """Says how fast a pair would run, in a few words. command: which plans it."""
-    text = f"about {plan.plain_tok_per_s:.0f} tok/s plain"
-    if plan.speeds and plan.speeds[0].draft_length:
-        text += f", {plan.speeds[0].tok_per_s:.0f} with speculation"
-        if assumed:
-            text += f" if {plan.speeds[0].acceptance:.0%} of the guesses are accepted"
-    elif plan.speeds:
-        text += "; guesses do not pay off here"
+    text = plan.sentence
+    if assumed and plan.speeds and plan.speeds[0].draft_length:
+        text += f" if {plan.speeds[0].acceptance:.0%} of the guesses are accepted"
     if plan.disturbed:
         return (
             f"{text}, measured while other programs kept {plan.busy:.1f} cores busy, so probably faster: "

@@ -8,14 +8,14 @@ from typing import get_args
 
 from edgespec.commands import flags
 from edgespec.commands.plan import report
-from edgespec.commands.plan.before_pull import fit_of_heads
+from edgespec.commands.plan.header_fit import fit_of_heads
 from edgespec.commands.plan.heads import fitting_entries, local_pair, named_pair
 from edgespec.commands.plan.pair_plan import PairPlan, plan_pair
 from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.free import free_memory
-from edgespec.pairs.files import machines, rope, tensor_split
+from edgespec.pairs.files import machines, placement_of, rope, tensor_split
 from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import KvType, PairSettings
@@ -57,12 +57,13 @@ def add(command: argparse.ArgumentParser) -> None:
         "--kv-type", choices=get_args(KvType), default="f16", help="format of the target's KV cache"
     )
     group.add_argument(
-        "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: all)"
+        "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: as many as fit)"
     )
     group.add_argument(
         "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
     )
     flags.add_machines(group)
+    flags.add_placement(command)
     flags.add_rope(command)
 
 
@@ -103,6 +104,8 @@ def _settings(arguments: argparse.Namespace) -> PairSettings:
         n_gpu_layers=arguments.gpu_layers,
         rpc=machines(arguments),
         tensor_split=tensor_split(arguments),
+        placement=placement_of(arguments),
+        draft_placement=placement_of(arguments, "_draft"),
         rope=rope(arguments),
     )
 
@@ -122,16 +125,20 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         if arguments.target:
             heads = local_pair(arguments.target, arguments.draft)
         else:
-            heads = named_pair(name, arguments.draft)
+            heads = named_pair(name, arguments.draft, settings)
 
         def stage(text: str) -> None:
             StatusLine().show(f"{heads.name}: {text} ...")
 
+        for placed, model in ((settings.placement, heads.target), (settings.draft_placement, heads.draft)):
+            placed.check(model or heads.target)
         expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
+        fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
         found = plan_pair(
             heads.target,
             heads.draft,
             settings,
+            fit=fit,
             acceptances=(expected, *OTHER_ACCEPTANCES),
             on_stage=stage,
             anew=arguments.again,
@@ -139,7 +146,6 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         assumed = heads.assumed and arguments.acceptance is None
         if arguments.acceptance is None and settings == PairSettings():
             _keep(heads.name, found, assumed)
-        fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
         trained = heads.target[0].of_architecture("context_length")
         warnings = [beyond_trained(heads.name, settings.n_ctx or 0, trained, settings.rope) or ""]
         if heads.projector:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from edgespec.commands.plan.header_fit import need_of_projector, suitable
 from edgespec.errors import DownloadError, SettingError
 from edgespec.memory.at_load import memory_for_models, projector_need
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import AUTO, projector_of
+from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import data_folder
 from edgespec_models import tiny
-from edgespec_models.fit.need import RAM, Need, Parts
+from edgespec_models.fit.need import Need
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find
 from edgespec_models.shelf.store import EMBEDDED, Store, StoreError
@@ -46,7 +49,7 @@ def local_pair(target: str, draft: str | None) -> PairHeads:
     return PairHeads(Path(target).stem, *heads, ACCEPTED["chat"], True, eyes)
 
 
-def named_pair(name: str, draft: str | None) -> PairHeads:
+def named_pair(name: str, draft: str | None, settings: PairSettings | None = None) -> PairHeads:
     """Returns the headers of the embedded pair, an installed one, one of the catalogue, or of repositories.
 
     Raises SettingError for an unknown name, DownloadError if the hub does not give the headers.
@@ -56,7 +59,7 @@ def named_pair(name: str, draft: str | None) -> PairHeads:
         return PairHeads(EMBEDDED, *heads, EMBEDDED_ACCEPTED, False)
     if draft is None and (installed := _installed(name)):
         return installed
-    return _on_the_hub(name, draft)
+    return _on_the_hub(name, draft, settings)
 
 
 def _installed(name: str) -> PairHeads | None:
@@ -82,7 +85,7 @@ def _installed(name: str) -> PairHeads | None:
     return PairHeads(name, target, draft, *acceptance_of(name), eyes)
 
 
-def _on_the_hub(name: str, draft: str | None) -> PairHeads:
+def _on_the_hub(name: str, draft: str | None, settings: PairSettings | None) -> PairHeads:
     from edgespec_models.hub.errors import HubError
     from edgespec_models.hub.hub import Hub  # huggingface-hub takes a while to load
     from edgespec_models.hub.pull import order, plan_pull
@@ -90,13 +93,16 @@ def _on_the_hub(name: str, draft: str | None) -> PairHeads:
     try:
         hub = Hub()
         wanted = order(name, draft=draft)
-        found = plan_pull(hub, wanted, room=False, memory=memory_for_models())
+        judge = partial(suitable, settings=settings)
+        found = plan_pull(hub, wanted, room=False, memory=memory_for_models(), suitable=judge)
         parts = found.heads
     except (HubError, HeaderError) as error:
         raise DownloadError(str(error)) from None
     except (CatalogueError, StoreError) as error:
         raise SettingError(str(error)) from None
-    eyes = Need({RAM: Parts(weights=found.projector.size)}, 0, "formula") if found.projector else None
+    eyes = need_of_projector(found.projector)
+    if not (wanted.entry or wanted.target.which):
+        name = f"{wanted.target}:{found.target.quantisation or found.target.first.name}"
     return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name), eyes)
 
 

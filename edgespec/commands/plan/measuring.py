@@ -26,9 +26,12 @@ ODD = 1.15  # factor over a larger evaluation's cost that a smaller one may take
 
 def seconds(asked: dict[str, Any]) -> dict[int, float]:
     """Returns number of tokens -> the usual seconds of evaluating that many with a row each."""
-    places, parts = remote.devices(asked["rpc"]), asked["tensor_split"]
     with Model(
-        asked["path"], n_gpu_layers=asked["n_gpu_layers"], devices=places, tensor_split=parts
+        asked["path"],
+        n_gpu_layers=asked["n_gpu_layers"],
+        devices=remote.devices(asked["rpc"]),
+        tensor_split=asked["tensor_split"],
+        rules=asked["rules"],
     ) as model:
         settings = context_settings(model, threads=asked["threads"], kv_type=asked["kv_type"])
         with Context(model, settings) as context:

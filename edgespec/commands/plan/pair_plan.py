@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from edgespec.commands.plan.model_cost import ModelCost, guessing_head, head_cost, model_cost
+from edgespec.commands.plan.model_cost import ModelCost, Places, guessing_head, head_cost, model_cost
 from edgespec.commands.plan.rates import OnStage, Rates
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import from_measured
@@ -18,9 +18,14 @@ from edgespec.core.pace.row_costs import QUANTISED
 from edgespec.core.pace.worth import best_length
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import PlanError
+from edgespec.pairs.placement import MAIN_MEMORY, Placement, place_of
 from edgespec.pairs.settings import PairSettings
+from edgespec_models.fit.allotment import ALL, ModelName
+from edgespec_models.fit.fit import Fit
+from edgespec_models.fit.need import RAM
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import Head
+from edgespec_models.gguf.reading import BLOCK
 
 ROUND_S = 0.0003  # of Python and numpy in a round, as measured (docs/performance.md)
 OFF_BY = 0.3  # how far plans were from whole models in a comparison (docs/plan.md)
@@ -44,7 +49,16 @@ class PairPlan:
     draft: ModelCost | None
     plain_tok_per_s: float  # the target alone
     speeds: tuple[SpeedAtAcceptance, ...]  # with speculation, by acceptance
+    guesser: str = ""  # in words
     off_by: float = OFF_BY  # how far figures may be off, as a share
+
+    @property
+    def sentence(self) -> str:
+        """Says how fast it would be, in a few words, with the first acceptance."""
+        text = f"about {self.plain_tok_per_s:.0f} tok/s plain"
+        if self.speeds and self.speeds[0].draft_length:
+            return f"{text}, {self.speeds[0].tok_per_s:.0f} with {self.guesser}"
+        return text + ("; guesses do not pay off here" if self.speeds else "")
 
     @property
     def busy(self) -> float:
@@ -62,16 +76,18 @@ def plan_pair(
     draft: Sequence[Header] | None,
     settings: PairSettings | None = None,
     *,
+    fit: Fit | None = None,
     acceptances: Sequence[float] = (0.6, 0.8),
     on_stage: OnStage = lambda text: None,
     anew: bool = False,
 ) -> PairPlan:
     """Returns how fast a pair would run, measuring in some seconds what is unknown.
 
-    target, draft: the headers of all parts of each file. acceptances: of one guess, each 0 to 1.
-    anew: measure again what is known. Raises PlanError.
+    target, draft: the headers of all parts of each file. fit: where they would lie; None: all of them where
+    the settings put layers. acceptances: of one guess, each 0 to 1. anew: measure again what is known.
+    Raises PlanError.
     """
-    return _planned(target, draft, settings, acceptances, on_stage=on_stage, anew=anew)
+    return _planned(target, draft, settings, fit, acceptances, on_stage=on_stage, anew=anew)
 
 
 def kept_plan(
@@ -79,11 +95,12 @@ def kept_plan(
     draft: Sequence[Header] | None,
     settings: PairSettings | None = None,
     *,
+    fit: Fit | None = None,
     acceptances: Sequence[float] = (0.6, 0.8),
 ) -> PairPlan | None:
     """Returns the plan of a pair if this machine was measured before; None if not, or if none can be made."""
     try:
-        return _planned(target, draft, settings, acceptances, kept_only=True)
+        return _planned(target, draft, settings, fit, acceptances, kept_only=True)
     except PlanError:
         return None
 
@@ -92,24 +109,49 @@ def _planned(
     target: Sequence[Header],
     draft: Sequence[Header] | None,
     settings: PairSettings | None,
+    fit: Fit | None,
     acceptances: Sequence[float],
     *,
     on_stage: OnStage = lambda text: None,
     anew: bool = False,
     kept_only: bool = False,
 ) -> PairPlan:
-    settings = settings or PairSettings()
-    there = Rates(settings, on_stage=on_stage, anew=anew, kept_only=kept_only)
-    here = there
-    if settings.rpc:  # a draft stays on this machine
-        alone = replace(settings, rpc=(), tensor_split=())
-        here = Rates(alone, on_stage=on_stage, anew=anew, kept_only=kept_only)
+    settings = replace(settings or PairSettings(), n_gpu_layers=ALL)
+    alone = replace(settings, rpc=(), tensor_split=())  # a draft stays on this machine
+    found = [
+        Rates(there, on_stage=on_stage, anew=anew, kept_only=kept_only)
+        for there in (settings, alone, replace(alone, n_gpu_layers=0))
+    ]
+    beside = there = places(fit, "target", settings.placement, found[0], found[2])
+    if draft:
+        beside = places(fit, "draft", settings.draft_placement, found[1], found[2])
     costs, head, drafting = model_cost(target, there), guessing_head(target, draft), None
     if head:
-        drafting = head_cost(target, draft, head, here)
+        drafting = head_cost(target, draft, head, beside)
     elif draft:
-        drafting = model_cost(draft, here)
+        drafting = model_cost(draft, beside)
     return _plan(costs, drafting, acceptances, head)
+
+
+def places(
+    fit: Fit | None, model: ModelName, placement: Placement, cards: Rates, main_memory: Rates
+) -> Places:
+    """Returns where a model's tensors would lie. fit: None if that is unknown."""
+    need = fit.choice.needs.get(model) if fit else None
+    if fit is None or need is None:
+        return Places(cards)
+    if set(need.devices) <= {RAM}:
+        return Places(main_memory)
+    layers = fit.choice.n_gpu_layers if model == "target" else fit.choice.draft_gpu_layers
+    first = 0 if layers == ALL else need.n_layers - layers
+    if model == "target" and fit.choice.cpu_moe is not None:
+        placement = replace(placement, cpu_moe=fit.choice.cpu_moe)
+
+    def here(name: str) -> bool:
+        named, block = place_of(name, placement.rules), BLOCK.match(name)
+        return (int(block[1]) < first if block else layers == 0) if named is None else named == MAIN_MEMORY
+
+    return Places(cards, main_memory if first or placement.rules else None, here)
 
 
 def _plan(
@@ -117,7 +159,7 @@ def _plan(
 ) -> PairPlan:
     plain = 1 / (target.seconds[1] + ROUND_S)
     speeds = tuple(_speed(target, draft, a, head) for a in acceptances) if draft else ()
-    return PairPlan(target, draft, plain, speeds)
+    return PairPlan(target, draft, plain, speeds, "its head" if head else "its draft")
 
 
 def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | None) -> SpeedAtAcceptance:

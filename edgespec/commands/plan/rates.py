@@ -12,13 +12,14 @@ import json
 import math
 import platform
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from edgespec.errors import PlanError
+from edgespec.pairs.placement import MAIN_MEMORY, Rule
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
@@ -38,6 +39,7 @@ LARGE = 192 << 20  # bytes of layers: several times what caches hold
 NARROW, MANY = 256, 20  # width and number of layers that cost nothing but calls
 LEAST = 0.3  # share of a wide model's time that is its weights', at least: times are disturbed
 F16 = 1
+STRAYS: tuple[Rule, ...] = (("ffn", MAIN_MEMORY),)  # half of each layer, in main memory
 ByRows = Mapping[int, float]
 OnStage = Callable[[str], None]
 
@@ -75,18 +77,33 @@ class Rates:
         """Returns what a layer costs beside its weights. Raises PlanError."""
         return self._of("layer", lambda: {n: s / MANY for n, s in self._evaluated(F16, NARROW, MANY).items()})
 
-    def byte(self, type_: int, width: int) -> Rate:
-        """Returns what a byte of a format costs in matrices about so wide. Raises PlanError."""
-        width = min(WIDTHS, key=lambda wide: abs(math.log(wide / width)))
-        layer, sizes = self.layer().seconds, [n_bytes(of, type_) for of in _matrices(width, 1)]
-        layers = -(-LARGE // sum(sizes))
+    def crossing(self) -> Rate:
+        """Returns what it costs to go to main memory within a layer, and back. Raises PlanError."""
+        layer = self.layer().seconds
 
         def measured() -> dict[int, float]:
-            found = self._evaluated(type_, width, layers)
-            read = sum(n_bytes(of, type_) for of in _matrices(width, layers))
-            return {n: max(s - layers * layer[n], LEAST * s) / read for n, s in found.items()}
+            found = self._evaluated(F16, NARROW, MANY, rules=STRAYS)
+            return {n: max(s / MANY - layer[n], LEAST * layer[n]) for n, s in found.items()}
 
-        return self._of(f"{FORMATS[type_].name}-{width}", measured)
+        return self._of("crossing", measured)
+
+    def byte(self, type_: int, width: int, *, mixed: bool = False) -> Rate:
+        """Returns what a byte of a format costs in matrices about so wide. Raises PlanError.
+
+        mixed: in a mixture's experts, whose rows llama.cpp multiplies by other means.
+        """
+        width = min(WIDTHS, key=lambda wide: abs(math.log(wide / width)))
+        sizes = {name: n_bytes(of, type_) for name, of in _matrices(width, mixed=mixed).items()}
+        layers, layer = -(-LARGE // sum(sizes.values())), self.layer().seconds
+        dense = self.byte(type_, width).seconds if mixed else {}
+        read = sum(size for name, size in sizes.items() if not mixed or "_exps" in name)
+
+        def measured() -> dict[int, float]:
+            found = self._evaluated(type_, width, layers, mixed=mixed)
+            beside = {n: layer[n] + (sum(sizes.values()) - read) * dense.get(n, 0.0) for n in found}
+            return {n: max(s / layers - beside[n], LEAST * s / layers) / read for n, s in found.items()}
+
+        return self._of(f"{FORMATS[type_].name}-{width}{'-experts' if mixed else ''}", measured)
 
     def _of(self, name: str, measure: Callable[[], dict[int, float]]) -> Rate:
         """Returns a rate: as it is kept, or measured in some seconds if it is unknown or was disturbed."""
@@ -112,17 +129,20 @@ class Rates:
                 return Rate(seconds, float(said["busy"]))
         return None
 
-    def _evaluated(self, type_: int, width: int, layers: int) -> dict[int, float]:
+    def _evaluated(
+        self, type_: int, width: int, layers: int, *, mixed: bool = False, rules: Sequence[Rule] = ()
+    ) -> dict[int, float]:
         """Returns the seconds of evaluations by rows, in a child. Raises PlanError."""
         settings = self._settings
         with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
             path = Path(folder) / "random.gguf"
-            if why := no_room(path.parent, 2 * sum(n_bytes(of, type_) for of in _matrices(width, layers))):
+            size = layers * sum(n_bytes(of, type_) for of in _matrices(width, mixed=mixed).values())
+            if why := no_room(path.parent, 2 * size):
                 raise PlanError(
                     f"nothing can be planned: {why}; make room, or name another folder with TMPDIR"
                 )
             try:
-                write_uniform(path, type_, width, layers)
+                write_uniform(path, type_, width, layers, mixed=mixed)
             except OSError as error:
                 raise PlanError(
                     f"nothing can be planned: {path} cannot be written ({error.strerror})"
@@ -134,6 +154,7 @@ class Rates:
                 "kv_type": settings.kv_type,
                 "rpc": settings.rpc,
                 "tensor_split": settings.tensor_split,
+                "rules": rules,
                 "budget": BUDGET_S,
             }
             with JsonChild("edgespec.commands.plan.measuring", longest_s=LONGEST_S) as child:
@@ -158,5 +179,8 @@ class Rates:
         return cache_folder() / "plans" / f"{name}-{key}.json"
 
 
-def _matrices(width: int, layers: int) -> list[tuple[int, ...]]:
-    return [of for of in shapes(width, layers).values() if len(of) > 1]
+def _matrices(width: int, *, mixed: bool) -> dict[str, tuple[int, ...]]:
+    """Returns those of a layer."""
+    return {
+        name: of for name, of in shapes(width, 1, mixed=mixed).items() if name[:3] == "blk" and len(of) > 1
+    }

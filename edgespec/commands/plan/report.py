@@ -90,9 +90,10 @@ def _notes(found: Sequence[Planned]) -> list[str]:
         )
     said += [p.warning for p in found if p.warning]
     said += [f"{p.name}: {p.fit.where}" for p in found if p.fit and p.fit.fits and p.fit.where]
-    said += [
-        f"{p.name}: {p.fit.sentence(p.name)}" for p in found if p.fit and (p.fit.gave_up or not p.fit.fits)
-    ]
+    for p in found:
+        if p.fit and (p.fit.gave_up or not p.fit.fits):
+            speeds = f": {p.plan.sentence}" if p.plan and p.fit.fits else ""
+            said.append(f"{p.name}: {p.fit.sentence('it')}{speeds}")
     return said
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec.commands.plan import before_pull
+from edgespec.commands.plan.header_fit import need_of_projector, suitable
 from edgespec.commands.pull.progress_line import ProgressLine
 from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines
 from edgespec.errors import DownloadError, SettingError
@@ -137,7 +138,7 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
     memory = memory_for_models()
     if wanted.entry and wanted.draft and arguments.draft is None:
         wanted = _with_its_head(hub, wanted, memory)
-    plan = plan_pull(hub, wanted, memory=memory)
+    plan = plan_pull(hub, wanted, memory=memory, suitable=suitable)
     own, why_not = own_head(plan.heads[0])
     if wanted.draft is None and own and not why_not:
         _say(f"{wanted.target} has {own.a_name} in its file, so it needs no draft")
@@ -146,8 +147,10 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
         if chosen is None:
             return None
         arguments.draft = str(chosen.candidate)
-        plan = plan_pull(hub, replace(wanted, draft=parse_wanted(arguments.draft)), memory=memory)
-    fit, expected = before_pull.expectation(arguments.what, plan.heads, draft=arguments.draft)
+        wanted = replace(wanted, draft=parse_wanted(arguments.draft))
+        plan = plan_pull(hub, wanted, memory=memory, suitable=suitable)
+    eyes = need_of_projector(plan.projector)
+    fit, expected = before_pull.expectation(arguments.what, plan.heads, draft=arguments.draft, projector=eyes)
     for line in [*plan_lines(plan), *expected, *_smaller(hub, plan, fit, memory)]:
         _say(line)
     if fit and not fit.fits and plan.to_fetch and not arguments.check and not arguments.yes:

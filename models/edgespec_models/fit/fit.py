@@ -11,57 +11,16 @@ Sizes come from `Asks`: llama.cpp itself, or formulas. This module only chooses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from edgespec_models.fit.need import RAM, Device, Need
+from edgespec_models.fit.allotment import ALL, Allotment, Asks, Search, margin
+from edgespec_models.fit.need import RAM, Device
 
-ModelName = Literal["target", "draft"]
 USUAL_N_CTX = 8192  # if no length of the context is given
 USEFUL_N_CTX = 4096  # down to this the context is shortened before layers leave the graphics card
 LEAST_N_CTX = 512
-RAM_MARGIN = 256 << 20  # bytes that stay free: the program itself, and the machine's other work
-CARD_MARGIN = 512 << 20  # on a graphics card: its driver's own, and the screen's
-ALL = -1  # layers
 SMALLER = "use a smaller model or a smaller quantisation"
-
-
-class Asks(Protocol):
-    """Says what one model takes."""
-
-    def __call__(
-        self,
-        model: ModelName,
-        *,
-        n_gpu_layers: int,
-        n_ctx: int,
-        kv_type: str | None,
-        cpu_moe: tuple[int, ...] | None,
-    ) -> Need:
-        """kv_type: None is the requested one. n_gpu_layers: -1 is all. cpu_moe: the target's layers whose
-        experts stay in RAM; None: as requested."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allotment:
-    """Layers, context, and what both models take with them."""
-
-    n_ctx: int
-    n_gpu_layers: int  # of the target; -1: all
-    draft_gpu_layers: int
-    needs: Mapping[ModelName, Need]
-    cpu_moe: tuple[int, ...] | None = (
-        None  # the target's layers whose experts stay in RAM; None: as requested
-    )
-
-    @property
-    def total(self) -> int:
-        return sum(need.total for need in self.needs.values())
-
-    def on(self, device: str) -> int:
-        """Returns the bytes on one device."""
-        return sum(need.on(device) for need in self.needs.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,51 +51,6 @@ class Fit:
         return _said(self, name) if self.fits else _refused(self, name)
 
 
-@dataclass(slots=True)
-class _Search:
-    """Asks, and remembers what does not change in between."""
-
-    asks: Asks
-    devices: Sequence[Device]
-    has_draft: bool
-    expert_layers: Sequence[int] = ()  # layers whose experts may stay in RAM
-    budgets: dict[str, int] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for device in self.devices:
-            self.budgets[device.name] = device.free - margin(device)
-
-    def choice(
-        self,
-        n_ctx: int,
-        layers: int,
-        draft_layers: int,
-        *,
-        kv_type: str | None = None,
-        draft: bool = True,
-        cpu_moe: tuple[int, ...] | None = None,
-    ) -> Allotment:
-        needs: dict[ModelName, Need] = {
-            "target": self.asks("target", n_gpu_layers=layers, n_ctx=n_ctx, kv_type=kv_type, cpu_moe=cpu_moe)
-        }
-        if self.has_draft and draft:
-            needs["draft"] = self.asks(
-                "draft", n_gpu_layers=draft_layers, n_ctx=n_ctx, kv_type=None, cpu_moe=None
-            )
-        return Allotment(n_ctx, layers, draft_layers, needs, cpu_moe)
-
-    def fits(self, choice: Allotment) -> bool:
-        shared = sum(choice.on(device.name) for device in self.devices if device.shares_ram)
-        return all(
-            choice.on(name) + (shared if name == RAM else 0) <= budget
-            for name, budget in self.budgets.items()
-        )
-
-    @property
-    def has_card(self) -> bool:
-        return any(device.name != RAM for device in self.devices)
-
-
 def choose(
     asks: Asks,
     devices: Sequence[Device],
@@ -154,7 +68,7 @@ def choose(
     if it is not ALL, which means as many as fit. draft_gpu_layers: kept if it is given. expert_layers: the
     target's layers whose experts may stay in RAM while all else is on a card.
     """
-    search = _Search(asks, devices, has_draft, expert_layers)
+    search = Search(asks, devices, has_draft, expert_layers)
     wanted = n_ctx or min(n_ctx_train, USUAL_N_CTX)
     lengths = [wanted] if n_ctx else _ladder(wanted)
     choice = _first_that_fits(search, lengths, n_gpu_layers, draft_gpu_layers)
@@ -169,11 +83,6 @@ def choose(
     return Fit(True, choice, tuple(devices), gave_up, proposals)
 
 
-def margin(device: Device) -> int:
-    """Returns the bytes of a device that stay free."""
-    return RAM_MARGIN if device.name == RAM else CARD_MARGIN
-
-
 def _ladder(longest: int) -> list[int]:
     """Returns lengths from the longest down, each half of the one before, in whole steps of 256."""
     lengths = [longest]
@@ -183,7 +92,7 @@ def _ladder(longest: int) -> list[int]:
 
 
 def _first_that_fits(
-    search: _Search, lengths: Sequence[int], n_gpu_layers: int, draft: int | None
+    search: Search, lengths: Sequence[int], n_gpu_layers: int, draft: int | None
 ) -> Allotment | None:
     """Tries what is best first. draft: its layers, if given."""
     if n_gpu_layers != ALL or not search.has_card:
@@ -200,7 +109,7 @@ def _first_that_fits(
     return None
 
 
-def _fewest_experts(search: _Search, n_ctx: int, draft_layers: int) -> Allotment | None:
+def _fewest_experts(search: Search, n_ctx: int, draft_layers: int) -> Allotment | None:
     """Returns the choice with all layers on cards and as few experts as possible in RAM; None if none fits.
 
     Those layers are spread evenly, because neighbours lie on one card.
@@ -218,7 +127,7 @@ def _fewest_experts(search: _Search, n_ctx: int, draft_layers: int) -> Allotment
     return best
 
 
-def _longest(search: _Search, lengths: Sequence[int], layers: int, draft_layers: int) -> Allotment | None:
+def _longest(search: Search, lengths: Sequence[int], layers: int, draft_layers: int) -> Allotment | None:
     for n_ctx in lengths:
         choice = search.choice(n_ctx, layers, draft_layers)
         if search.fits(choice):
@@ -226,7 +135,7 @@ def _longest(search: _Search, lengths: Sequence[int], layers: int, draft_layers:
     return None
 
 
-def _most_layers(search: _Search, n_ctx: int, draft_layers: int) -> Allotment | None:
+def _most_layers(search: Search, n_ctx: int, draft_layers: int) -> Allotment | None:
     """Returns the choice with the most target layers on the card, of those that leave some in RAM."""
     experts = tuple(search.expert_layers) or None
     best = search.choice(n_ctx, 0, draft_layers, cpu_moe=experts)
@@ -255,15 +164,13 @@ def _given_up(
     if layers and choice.n_gpu_layers != ALL:
         found.append(f"{n_layers - choice.n_gpu_layers} of the target's {n_layers} layers stay in RAM")
     if layers and choice.cpu_moe:
-        found.append(
-            f"the experts of {len(choice.cpu_moe)} of the target's {mixed} layers that have some stay in RAM"
-        )
+        found.append(f"experts of {len(choice.cpu_moe)} of {mixed} layers in main memory")
     if layers and choice.draft_gpu_layers == 0 and draft is None and "draft" in choice.needs:
         found.append("the draft stays in RAM")
     return tuple(found)
 
 
-def _proposals(search: _Search, least: Allotment, wanted: int, given: bool) -> tuple[str, ...]:
+def _proposals(search: Search, least: Allotment, wanted: int, given: bool) -> tuple[str, ...]:
     """Returns what would make a pair fit that does not."""
     found: list[str] = []
     layers, draft_layers = least.n_gpu_layers, least.draft_gpu_layers
@@ -278,7 +185,7 @@ def _proposals(search: _Search, least: Allotment, wanted: int, given: bool) -> t
     return tuple(found)
 
 
-def _smaller_cache(search: _Search, choice: Allotment, wanted: int) -> tuple[str, ...]:
+def _smaller_cache(search: Search, choice: Allotment, wanted: int) -> tuple[str, ...]:
     """Returns how much of the context a smaller cache would win back."""
     for n_ctx in _ladder(wanted):
         if n_ctx <= choice.n_ctx:

@@ -13,7 +13,7 @@ OUTPUT = (
     "output.weight",
     "token_embd.weight",
 )  # the rows that make logits: the embedding's, if these are tied
-_BLOCK = re.compile(r"blk\.(\d+)\.")
+BLOCK = re.compile(r"blk\.(\d+)\.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,7 @@ class Matrix:
     size: int  # bytes
     experts: int = 1
     used: int = 1
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def _tensors(headers: Sequence[Header]) -> Iterator[Tensor]:
 
 
 def _number(tensor: Tensor, outside: int) -> int:
-    found = _BLOCK.match(tensor.name)
+    found = BLOCK.match(tensor.name)
     return int(found[1]) if found else outside
 
 
@@ -96,4 +97,4 @@ def _matrices(header: Header, tensors: Sequence[Tensor]) -> Iterator[Matrix]:
         if len(tensor.shape) > 1:
             size = n_bytes(tensor.shape, tensor.type, tensor.name)
             mixed = "_exps." in tensor.name and 0 < used <= experts
-            yield Matrix(tensor.type, size, *((experts, used) if mixed else ()))
+            yield Matrix(tensor.type, size, *((experts, used) if mixed else (1, 1)), tensor.name)

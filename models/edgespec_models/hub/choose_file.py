@@ -128,6 +128,13 @@ def choose(repository: Repository, which: str, *, draft: bool, memory: int | Non
     return found[0]
 
 
+def instead_of(repository: Repository, chosen: Chosen) -> list[Chosen]:
+    """Returns smaller models to take instead of a usual one: those of as many bits first."""
+    bits, smaller = bits_of(chosen.quantisation), smaller_than(repository, chosen)
+    sound = [model for model in smaller if LEAST_BITS <= bits_of(model.quantisation) <= bits]
+    return sorted(sound, key=lambda model: -bits_of(model.quantisation))
+
+
 def smaller_than(repository: Repository, chosen: Chosen) -> list[Chosen]:
     """Returns the models of a repository that are smaller than one of them, the largest first."""
     models, _ = _models(repository)
@@ -180,14 +187,14 @@ def _models(repository: Repository, *, with_heads: bool = False) -> tuple[list[C
 def _usual(models: list[Chosen], bits: Sequence[int], memory: int | None) -> list[Chosen]:
     """Returns the usual model: several if names do not distinguish them."""
     ranked = sorted(models, key=lambda model: _rank(model.quantisation, bits))
-    sound = [model for model in ranked if _bits(model.quantisation) >= LEAST_BITS] or ranked
+    sound = [model for model in ranked if bits_of(model.quantisation) >= LEAST_BITS] or ranked
     fitting = [model for model in sound if memory is None or model.size <= FOR_CACHES * memory]
     if not fitting:
         return [min(sound, key=lambda model: model.size)]
     return [model for model in fitting if model.quantisation == fitting[0].quantisation]
 
 
-def _bits(quantisation: str) -> int:
+def bits_of(quantisation: str) -> int:
     """Returns how many bits a weight has, about; 0 if the name does not say."""
     digits = re.search(r"\d+", quantisation)
     return int(digits[0]) if digits else 0
@@ -195,7 +202,7 @@ def _bits(quantisation: str) -> int:
 
 def _rank(quantisation: str, bits: Sequence[int]) -> tuple[int, int, str]:
     """Returns the rank of a quantisation among the usual ones."""
-    n, kind = _bits(quantisation), quantisation.removeprefix("UD-").partition("_")[2]
+    n, kind = bits_of(quantisation), quantisation.removeprefix("UD-").partition("_")[2]
     special = not quantisation.startswith(("Q", "F"))
     order = 2 * KINDS.index(kind) + special if kind in KINDS else 2 * len(KINDS)
     return bits.index(n) if n in bits else len(bits), order, quantisation

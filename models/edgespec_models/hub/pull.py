@@ -11,7 +11,7 @@ Nothing is installed before every file is whole; an interrupted download is not 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,9 @@ from edgespec_models.gguf.heads import head_of
 from edgespec_models.hub.choose_file import (
     Chosen,
     WantedFile,
+    bits_of,
     choose,
+    instead_of,
     parse_wanted,
     projector_in,
     quantisation_of,
@@ -36,6 +38,9 @@ from edgespec_models.shelf.pair_check import PairVerdict, check_headers
 from edgespec_models.shelf.room import no_room
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
 
+MOST_JUDGED = 4  # models beside the usual one: each costs some megabytes
+SUITS = 2
+Suitable = Callable[[Sequence[Sequence[Header]]], int]  # of target and draft; 0: not at all
 __all__ = ["Cancelled", "HubError", "Order", "Downloaded", "Pull", "PullPlan", "order", "plan_pull"]
 
 
@@ -99,22 +104,29 @@ def _default_name(target: WantedFile) -> str:
     return name.strip("._-")[:64] or "pair"
 
 
-def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None = None) -> PullPlan:
+def plan_pull(
+    hub: Hub,
+    wanted: Order,
+    *,
+    room: bool = True,
+    memory: int | None = None,
+    suitable: Suitable | None = None,
+) -> PullPlan:
     """Finds the files, checks the pair by its headers and, if `room`, the room on the disk.
 
-    memory: bytes available for the target, if its quantisation is not named. Raises HubError if
-    a file is unavailable or unusable, the pair does not fit, or there is no room.
+    memory: bytes available for the target, if its quantisation is not named. suitable: then judges it, and
+    others. Raises HubError if a file is unavailable or unusable, the pair does not fit, or there is no room.
     """
     entry = wanted.entry
     target = _chosen(hub, wanted.target, entry.target if entry else None, draft=False, memory=memory)
     draft = _chosen(hub, wanted.draft, entry.draft if entry else None, draft=True) if wanted.draft else None
-    models = [target, draft] if draft else [target]
-    heads, fetched = [], 0
-    for model in models:
-        found, n_bytes = _usable_headers(hub, model, draft=model is draft)
-        heads.append(found)
-        fetched += n_bytes
-    verdict = check_headers(heads[0][0], heads[1][0]) if draft else None
+    beside: tuple[Header, ...] = ()
+    fetched = 0
+    if draft:
+        beside, fetched = _usable_headers(hub, draft, draft=True)
+    target, of_target, n_bytes = _most_suitable(hub, wanted.target, target, beside, suitable)
+    heads = (of_target, beside) if draft else (of_target,)
+    verdict = check_headers(of_target[0], beside[0]) if beside else None
     if verdict and draft and not verdict.usable:
         raise HubError(
             f"{draft.first} cannot draft for {target.first}: {verdict}; nothing was downloaded, so name "
@@ -123,7 +135,7 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
     projector = None
     if wanted.reads:
         projector = projector_in(hub.repository(wanted.target.repo, wanted.target.revision))
-    files = [part for model in (*models, projector) if model for part in model.parts]
+    files = [part for model in (target, draft, projector) if model for part in model.parts]
     cached = tuple(hub.cached(file) is not None for file in files)
     missing = [file for file, there in zip(files, cached, strict=True) if not there]
     left = sum(max((file.size or 0) - unfinished(hub, file), 0) for file in missing)
@@ -134,14 +146,33 @@ def plan_pull(hub: Hub, wanted: Order, *, room: bool = True, memory: int | None 
         target,
         draft,
         projector,
-        tuple(heads),
+        heads,
         verdict,
-        fetched,
+        fetched + n_bytes,
         left,
         sum(file.size or 0 for file in files) - left,
         cached,
         hub.cache,
     )
+
+
+def _most_suitable(
+    hub: Hub, wanted: WantedFile, target: Chosen, beside: Sequence[Header], suitable: Suitable | None
+) -> tuple[Chosen, tuple[Header, ...], int]:
+    """Returns the target or, if that is left open, what suits better; its headers; and bytes fetched."""
+    instead = instead_of(hub.repository(wanted.repo, wanted.revision), target) if not wanted.which else []
+    best, fetched = _usable_headers(hub, target, draft=False)
+    if not (suitable and instead):
+        return target, best, fetched
+    grade = suitable([best, beside] if beside else [best])
+    for model in instead[:MOST_JUDGED]:
+        if grade == SUITS or grade and bits_of(model.quantisation) < bits_of(target.quantisation):
+            break
+        found, n_bytes = _usable_headers(hub, model, draft=False)
+        fetched += n_bytes
+        if (other := suitable([found, beside] if beside else [found])) > grade:
+            target, best, grade = model, found, other
+    return target, best, fetched
 
 
 def _chosen(

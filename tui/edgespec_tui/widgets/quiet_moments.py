@@ -34,7 +34,8 @@ class QuietMoments:
     def begin(self) -> None:
         """Takes over from Python's own timing."""
         gc.set_threshold(YOUNG, 10, NEVER)
-        self._settle()
+        gc.freeze()  # what is garbage of it by now goes with the first look at everything
+        self._done = self.clock()
 
     def key(self) -> None:
         """Notes a key."""
@@ -70,6 +71,5 @@ class QuietMoments:
         self._done = self.clock()
 
     def end(self) -> None:
-        """Gives the timing back to Python."""
-        gc.unfreeze()
+        """Gives the timing back to Python: what is frozen goes with the program, which ends now."""
         gc.set_threshold(700, 10, 10)

@@ -1,0 +1,51 @@
+"""Does a pair fit this machine, and how well, by the headers of its files alone?"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from edgespec.commands.plan.stub import write_stub
+from edgespec.errors import EdgeSpecError
+from edgespec.memory.at_load import pair_fit
+from edgespec.pairs.settings import PairSettings
+from edgespec_models.fit.allotment import ALL
+from edgespec_models.fit.fit import USEFUL_N_CTX, Fit
+from edgespec_models.fit.need import RAM, Need, Parts
+from edgespec_models.gguf.header import Header
+
+if TYPE_CHECKING:  # it takes a while to load
+    from edgespec_models.hub.choose_file import Chosen
+
+
+def fit_of_heads(
+    target: Sequence[Header],
+    draft: Sequence[Header] | None,
+    settings: PairSettings | None = None,
+    projector: Need | None = None,
+) -> Fit | None:
+    """Returns the memory that a pair takes, by its headers alone; None if that is impossible."""
+    with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
+        try:
+            first = write_stub(Path(folder), "target", target)
+            second = write_stub(Path(folder), "draft", draft) if draft else None
+            return pair_fit(first, second, settings or PairSettings(), projector=projector)
+        except (EdgeSpecError, OSError):
+            return None
+
+
+def need_of_projector(projector: Chosen | None) -> Need | None:
+    """Returns what a projector of the hub would take, by its size; None without one."""
+    return Need({RAM: Parts(weights=projector.size)}, 0, "formula") if projector else None
+
+
+def suitable(heads: Sequence[Sequence[Header]], settings: PairSettings | None = None) -> int:
+    """Returns how well models suit this machine: 0 if they do not fit, 1 if layers of the target have to lie
+    in main memory beside a graphics card or the context is short, else 2. Experts may lie there."""
+    fit = fit_of_heads(heads[0], heads[1] if len(heads) > 1 else None, settings)
+    if fit is None or not fit.fits:
+        return 2 if fit is None else 0
+    useful = min(USEFUL_N_CTX, heads[0][0].of_architecture("context_length") or USEFUL_N_CTX)
+    return 2 if fit.choice.n_gpu_layers == ALL and fit.choice.n_ctx >= useful else 1
