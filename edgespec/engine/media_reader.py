@@ -31,7 +31,7 @@ from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, TOO_M
 
 BUDGET = 2**29  # bytes of rows that are kept
 LONGEST_S = 300.0  # for encoding one medium
-SHIPPED_EYE = {"sees": 1, "hears": 0, "at_once": 0, "buffers": 0}  # what the embedded pair's projector can
+SHIPPED_EYE = {"sees": 1, "hears": 0, "at_once": 0, "buffers": 73_400}  # the embedded pair's projector
 PICTURE = Limits(cpu_s=20.0, wall_s=60.0, memory=2**30, text=2**27)
 Tokens = NDArray[np.int32]
 Piece = Tokens | Medium
@@ -130,13 +130,12 @@ class MediaReader:
         return sum(piece.n_bytes for of in self._known.values() for piece in of if isinstance(piece, Medium))
 
     def _encoded(self, attachment: Attachment) -> list[dict[str, Any]]:
+        data, size = attachment.data, {}
         if attachment.kind == "picture":
-            width, height, rgb = self._decoded(attachment.data).split(" ")
-            asked: dict[str, Any] = {"width": int(width), "height": int(height), "rgb": rgb}
-        else:
-            asked = {"sound": base64.b64encode(attachment.data).decode()}
+            width, height, rgb = self._decoded(data).split(" ")
+            data, size = base64.b64decode(rgb), {"width": int(width), "height": int(height)}
         try:
-            said = self._encoder.ask({**self._files, **asked})
+            said = self._encoder.ask({**self._files, **size}, data)
         except ChildDiedError as error:
             raise SettingError(f"the {attachment.kind} could not be encoded: {error}") from None
         if "error" in said:

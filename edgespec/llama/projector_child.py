@@ -21,11 +21,11 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
             files = Path(question["projector"]), Path(question["target"])
             _loaded.append(Projector(*files, on_gpu=question["on_gpu"]))
         projector = _loaded[0]
-        if "rgb" in question:
-            rgb = base64.b64decode(question["rgb"])
-            return {"pieces": list(map(_sent, projector.picture(question["width"], question["height"], rgb)))}
-        if "sound" in question:
-            return {"pieces": list(map(_sent, projector.sound(base64.b64decode(question["sound"]))))}
+        if "width" in question:
+            picture = projector.picture(question["width"], question["height"], question["data"])
+            return {"pieces": list(map(_sent, picture))}
+        if "data" in question:
+            return {"pieces": list(map(_sent, projector.sound(question["data"])))}
     except EdgeSpecError as error:
         return {"error": str(error), "setting": isinstance(error, SettingError)}
     buffers = projector.memory[RAM].compute if RAM in projector.memory else 0

@@ -1,6 +1,7 @@
 """A module of ours as a child process that answers questions in lines of JSON: loading llama.cpp may end it.
 
-The child is kept for further questions. Its stderr goes to a file, for its last words.
+The child is kept for further questions. A question's line may be followed by bytes, as many as
+it says. The child's stderr goes to a file, for its last words.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class JsonChild:
         self._module, self._longest_s = module, longest_s
         self._folder = tempfile.TemporaryDirectory(prefix="edgespec-")
         self._noise = Path(self._folder.name) / "stderr"
-        self._child: subprocess.Popen[str] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> JsonChild:
         return self
@@ -48,8 +49,8 @@ class JsonChild:
             self._child.communicate()
         self._folder.cleanup()
 
-    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        """Returns the answer. Raises ChildDiedError."""
+    def ask(self, question: dict[str, Any], data: bytes | None = None) -> dict[str, Any]:
+        """Returns the answer. data: reaches the child as the question's "data". Raises ChildDiedError."""
         child = self._child = self._child or self._started()
         assert child.stdin and child.stdout
         overran = threading.Event()
@@ -62,11 +63,12 @@ class JsonChild:
         timer.daemon = True
         timer.start()
         try:
-            child.stdin.write(json.dumps(question) + "\n")
+            line = json.dumps(question if data is None else {**question, "data": len(data)}).encode()
+            child.stdin.write(line + b"\n" + (data or b""))
             child.stdin.flush()
             line = child.stdout.readline()
         except OSError:
-            line = ""
+            line = b""
         finally:
             timer.cancel()
         try:
@@ -75,7 +77,7 @@ class JsonChild:
         except ValueError:
             raise self._died(child, overran.is_set()) from None
 
-    def _died(self, child: subprocess.Popen[str], overran: bool) -> ChildDiedError:
+    def _died(self, child: subprocess.Popen[bytes], overran: bool) -> ChildDiedError:
         self._child = None
         try:
             child.communicate(timeout=LAST_S)  # its answer ended early: it is about to end
@@ -90,16 +92,13 @@ class JsonChild:
         last = (noise.strip().splitlines() or [f"it ended with exit code {child.returncode}"])[-1]
         return ChildDiedError(last, by_itself=True)
 
-    def _started(self) -> subprocess.Popen[str]:
+    def _started(self) -> subprocess.Popen[bytes]:
         with open(self._noise, "w", encoding="utf-8") as noise:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", self._module],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=noise,
-                text=True,
-                encoding="utf-8",
-                errors="replace",
                 env={**os.environ, "EDGESPEC_LOG": ""},
             )
 
@@ -107,6 +106,9 @@ class JsonChild:
 def answer_questions(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
     """Answers line by line, in the child, until there are no more questions."""
     for line in sys.stdin.buffer:
-        said = json.dumps(answer(json.loads(line)))
+        question = json.loads(line)
+        if "data" in question:
+            question["data"] = sys.stdin.buffer.read(question["data"])
+        said = json.dumps(answer(question))
         sys.stdout.buffer.write(said.encode() + b"\n")
         sys.stdout.buffer.flush()

@@ -11,7 +11,7 @@ import pytest
 from edgespec.core.attachment import Attachment
 from edgespec.core.request import Request
 from edgespec.engine.media_marks import mark
-from edgespec.engine.media_reader import MediaReader
+from edgespec.engine.media_reader import SHIPPED_EYE, MediaReader
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.medium import Medium
@@ -68,6 +68,13 @@ def test_colours_and_shapes_are_seen():
             said = answer(pair, picture, "What shape is it?", drafter="none")
             right["shape"] += said == f"The shape is a {shape}."
     assert right["colour"] >= 0.9 * n and right["shape"] >= 0.9 * n, right
+
+
+@pytest.mark.slow
+def test_what_is_said_of_it_is_true():
+    """It is loaded with the first picture, so what it can do is written down."""
+    with MediaReader(tiny.projector_path(), tiny.target_path(), on_gpu=False) as reader:
+        assert reader._about() == SHIPPED_EYE
 
 
 def test_what_is_written_is_what_was_trained(tmp_path, monkeypatch):
