@@ -18,6 +18,7 @@ CHILD = "edgespec.llama.embedding_child"
 AT_ONCE = 32  # texts in one question to the child, behind which others may ask
 MOST = 2048  # texts in one request, as at OpenAI
 LONGEST_S = 120.0  # for one question
+SHORTEST_S = 0.5  # that the child is kept for another
 Text = str | Sequence[int]  # as text, or as token ids
 
 
@@ -54,6 +55,12 @@ class Embeddings:
         self.size = path.stat().st_size if path else 0  # bytes
         self._child: JsonChild | None = None
         self._turn = asyncio.Lock()
+        self._idle_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def keep(self, idle_s: float | None) -> None:
+        """Ends the child after so long without a question, from the next answer on; None: never."""
+        self._idle_s = idle_s
 
     @property
     def name(self) -> str:
@@ -91,13 +98,20 @@ class Embeddings:
     async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Asks the child, one question after the other. Raises Refusal."""
         async with self._turn:
+            if self._timer:
+                self._timer.cancel()
             child = self._child = self._child or JsonChild(CHILD, longest_s=LONGEST_S)
             try:
                 return await asyncio.to_thread(child.ask, asked)
             except EngineDiedError as error:
                 raise Refusal(500, f"embedding failed: {error}", type="server_error") from None
+            finally:
+                if self._idle_s is not None:
+                    wait = max(self._idle_s, SHORTEST_S)
+                    self._timer = asyncio.get_running_loop().call_later(wait, self.close)
 
     def close(self) -> None:
-        """Ends the child, and with it a question that is being answered."""
-        if self._child:
-            self._child.__exit__()
+        """Ends the child, and with it a question that is being answered; another one would start it again."""
+        child, self._child = self._child, None
+        if child:
+            child.__exit__()

@@ -98,6 +98,13 @@ def test_llama_servers_and_ollamas_formats(server: Served, client: openai.OpenAI
         assert len(theirs.embed("mean", "word " * 3000).embeddings) == 1, "Ollama leaves out the end"
         assert theirs.show("mean").capabilities == ["embedding"]
         assert "mean:latest" in [one.model for one in theirs.list().models]
+        assert theirs.embed("mean", TEXTS[:1], keep_alive="1s").embeddings
+        assert len(children := server.children("edgespec.llama.embedding_child")) == 1
+        theirs.embed("mean", TEXTS[:1], keep_alive=0)
+        until(lambda: not any(child.is_running() for child in children))
+        assert np.array(theirs.embed("mean", TEXTS[:1], keep_alive=-1).embeddings) == pytest.approx(
+            wanted[:1]
+        )
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ async def serve(
         template=settings.chat_template,
     )
     embeddings = Embeddings(settings.embed)
+    embeddings.keep(settings.idle_s)
     app = make_app(worker, settings, state, pairs, embeddings)
     server = StoppableServer(_how(app), worker)
     if file and file.can_be_asked():

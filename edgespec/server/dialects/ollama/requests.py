@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.numbers import Number, with_numbers
@@ -27,6 +27,7 @@ from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal
 
 LONGEST_S = 10**9  # that a model is kept; for longer is for ever
+LONGEST_NAME = 200  # characters of a model's
 LATEST = ":latest"  # the tag of a name without one
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|us|ns|[smh]|$)")
@@ -38,7 +39,7 @@ def _untagged(name: object) -> object:
     return name.removesuffix(LATEST) if isinstance(name, str) else name
 
 
-ModelName = Annotated[StrictStr, BeforeValidator(_untagged)]
+ModelName = Annotated[StrictStr, Field(max_length=LONGEST_NAME), BeforeValidator(_untagged)]
 
 
 def _in_seconds(said: object) -> object:
@@ -95,7 +96,19 @@ class OllamaOptions(BaseModel):
         return {RENAMED.get(name, name): value for name, value in said.items()}
 
 
-class OllamaFields(BaseModel):
+class Kept(BaseModel):
+    """What says how long a model stays loaded."""
+
+    keep_alive: KeepAlive | None = None
+
+    @property
+    def idle_s(self) -> float | None:
+        """After how long without a request the model is to be unloaded; None: never."""
+        kept = self.keep_alive
+        return kept if kept is not None and 0 <= kept < LONGEST_S else None
+
+
+class OllamaFields(Kept):
     """What a chat and a generation share."""
 
     model: ModelName
@@ -103,16 +116,9 @@ class OllamaFields(BaseModel):
     format: Literal["", "json"] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
     think: StrictBool | StrictStr | None = None
-    keep_alive: KeepAlive | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Top | None = None
     edgespec: Speculation | None = None
-
-    @property
-    def idle_s(self) -> float | None:
-        """After how long without a request the model is to be unloaded; None: never."""
-        kept = self.keep_alive
-        return kept if kept is not None and 0 <= kept < LONGEST_S else None
 
     @property
     def silent(self) -> bool:
@@ -199,7 +205,7 @@ class OllamaGenerate(OllamaFields):
         return as_chat({**self.fields(), "messages": messages})
 
 
-class OllamaEmbed(BaseModel):
+class OllamaEmbed(Kept):
     """POST /api/embed; prompt: the only text of /api/embeddings."""
 
     input: StrictStr | Listed[StrictStr] = ""
