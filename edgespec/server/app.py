@@ -20,8 +20,9 @@ from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
 from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.routes import OpenAIDialect
+from edgespec.server.dialects.rerank import RerankDialect
 from edgespec.server.dialects.responses.routes import ResponsesDialect
-from edgespec.server.embeddings import Embeddings
+from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.gate import Gate
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
@@ -40,7 +41,12 @@ WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # 
 
 
 def make_app(
-    worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs, embeddings: Embeddings
+    worker: Supervisor,
+    settings: ServerSettings,
+    state: ServerState,
+    pairs: Pairs,
+    embeddings: Embeddings,
+    reranker: Reranker,
 ) -> WebApp:
     """Returns the whole web application, behind its checks. state: what the server's file says of it."""
     app = FastAPI(
@@ -62,6 +68,7 @@ def make_app(
         OwnRoutes(worker, answering, metrics, state),
         ModelRoutes(answering, metrics.recent),
         EmbeddingDialect(embeddings),
+        RerankDialect(reranker),
         *(dialect(answering) for dialect in DIALECTS),
     ):
         app.include_router(routes.routes())
