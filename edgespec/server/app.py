@@ -36,7 +36,6 @@ from edgespec.server.supervisor import Supervisor
 # openai, which all others speak through, and what each of them adds
 DIALECTS = (OpenAIDialect, LlamaCppDialect, AnthropicDialect, ResponsesDialect, OllamaDialect)
 TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # not part of a field's name
-MOST_SHOWN = 200  # characters of a path
 WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # ends of pydantic's names
 
 
@@ -133,7 +132,7 @@ def _most_telling(errors: Sequence[Any]) -> Any:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    method, path = request.method, request.url.path[:MOST_SHOWN]
+    method, path = request.method, request.url.path
     sentence = {
         404: f"there is nothing at {method} {path}",
         405: f"{path} takes no {method} requests",

@@ -99,6 +99,13 @@ def test_llama_servers_and_ollamas_formats(server: Served, client: openai.OpenAI
         assert len(theirs.embed("mean", "word " * 3000).embeddings) == 1, "Ollama leaves out the end"
         assert theirs.show("mean").capabilities == ["embedding"]
         assert "mean:latest" in [one.model for one in theirs.list().models]
+
+
+@pytest.mark.slow
+def test_the_model_is_kept_as_long_as_ollamas_clients_ask(server: Served) -> None:
+    """keep_alive had no effect on it."""
+    with ollama.Client(host=server.url.removesuffix("/v1")) as theirs:
+        wanted = np.array(theirs.embed("mean", TEXTS[:1]).embeddings)
         assert theirs.embed("mean", TEXTS[:1], keep_alive="1s").embeddings
         assert len(children := server.children("edgespec.llama.embedding_child")) == 1
         theirs.embed("mean", TEXTS[:1], keep_alive=0)
