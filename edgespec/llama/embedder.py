@@ -72,7 +72,7 @@ class Embedder:
             found = np.asarray(text, np.int32)
             if found.size and not 0 <= found.min() <= found.max() < self.model.n_vocab:
                 raise SettingError(f"a token is outside of the model's {self.model.n_vocab:,}")
-        if not len(text):
+        if not (len(text) and found.size):
             raise SettingError("a text is empty: leave it out")
         if found.size > self.longest and not truncate:
             sentence = f"a text has {found.size:,} tokens, and {self.longest:,} are read at once: shorten it"

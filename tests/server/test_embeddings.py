@@ -219,6 +219,7 @@ RERANKERS: list[dict[str, Any]] = [
     {"tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.add_sep_token": True,
      "tokenizer.ggml.seperator_token_id": 509},
     {"tokenizer.chat_template.rerank": "<|im_start|>{query}<|im_end|>{document}"},
+    {},
 ]  # fmt: skip
 
 
@@ -232,7 +233,7 @@ def reranker(folder: Path, more: dict[str, Any]) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("more", RERANKERS, ids=["tokens", "template"])
+@pytest.mark.parametrize("more", RERANKERS, ids=["tokens", "template", "plain"])
 def test_ranks_are_those_of_llama_server(tmp_path: Path, more: dict[str, Any]) -> None:
     file = reranker(tmp_path, more)
     asked = RANKED if len(more) > 1 else {**RANKED, "query": "the word"}  # theirs fills in a query's braces
@@ -258,8 +259,11 @@ def test_ranks_are_those_of_llama_server(tmp_path: Path, more: dict[str, Any]) -
         for one in server.ask("/rerank", listed).json:
             assert one["text"] == asked["documents"][one["index"]] and one["score"] == scores[one["index"]]
         assert ask("/rerank", listed)[0].keys() == one.keys()
-        refused_ = server.ask("/v1/rerank", {"query": "x", "documents": ["word " * 3000]})
-        assert refused_.status == 400 and refused_.error["message"].startswith("documents: a text has")
+        if more:
+            return
+        for query, words in (("word " * 3000, "documents: a text has"), ("", "documents: a text is empty")):
+            wrong = server.ask("/v1/rerank", {"query": query, "documents": [""]})
+            assert wrong.status == 400 and wrong.error["message"].startswith(words)
 
 
 def test_what_cannot_be_ranked_is_told_in_one_sentence(dialects: Served) -> None:
