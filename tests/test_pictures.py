@@ -20,6 +20,7 @@ from tiny_gguf import write_hybrid, write_llama
 from tiny_projector import Kind, png, wav, write_projector, write_seeing
 
 from edgespec.core import media
+from edgespec.core.attachment import Attachment
 from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
@@ -27,7 +28,6 @@ from edgespec.core.values import Emitted, Failed, Started
 from edgespec.engine import pair as module
 from edgespec.engine.engine import Engine
 from edgespec.engine.media_reader import MediaReader
-from edgespec.engine.messages import Attachment
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError, SettingError
 from edgespec.llama.medium import Medium
@@ -42,12 +42,14 @@ try:
 except ModelUnsupportedError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
+SLOW: tuple[Kind, ...] = ("hunyuanvl", "idefics3")
 KINDS: tuple[Kind, ...] = ("gemma3", "qwen2vl_merger")
+PARAMS = (*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW))
 PICTURE, OTHER = Attachment("picture", png()), Attachment("picture", png(96, 96, (20, 90, 200)))
 Tokens = NDArray[np.int32]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=PARAMS)
 def files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A model and its projector."""
     kind = request.param
@@ -213,16 +215,17 @@ def test_penalties_and_a_second_stream_beside_it(files: tuple[Path, Path]) -> No
     sampling = Sampling(temperature=0, repeat_penalty=1.5, penalty_last_n=-1, dry_multiplier=0.8)
     with loaded(files) as pair:
         tokens, held = prompt(pair, " the", PICTURE, " people")
-        request = replace(PLAIN, sampling=sampling)
+        request = replace(PLAIN, sampling=sampling, ignore_eos=True)
         said = [token for round_ in pair.generate(tokens, request) for token in round_.tokens]
         assert len(said) == 24 and held
 
 
 def test_a_projector_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
     """It would have ended the process: a marker that the vocabulary lacks is token -1."""
-    target, tiled = write_seeing(tmp_path, "idefics3")
+    target = write_llama(tmp_path / "plain.gguf")
+    tiled = write_projector(tmp_path / "tiled.gguf", "idefics3", 64)
     wide = write_projector(tmp_path / "wide.gguf", "gemma3", 128)
-    for projector, why in ((wide, "wide.gguf"), (target, "idefics3.gguf"), (tiled, "another model")):
+    for projector, why in ((wide, "wide.gguf"), (target, "plain.gguf"), (tiled, "another model")):
         with pytest.raises(ModelUnsupportedError, match=why) as refused:
             MediaReader(projector, target, on_gpu=False)
         assert "\n" not in str(refused.value)
@@ -457,3 +460,18 @@ def test_sound_is_read_too(tmp_path: Path) -> None:
         with pytest.raises(SettingError, match="reads no pictures"):
             pair.media_pieces(PICTURE)
         assert pair.media_pieces(sound)
+
+
+@pytest.mark.slow
+def test_damaged_sounds_cost_a_sentence(tmp_path: Path) -> None:
+    """Or are heard as far as they go; their reader is C code, and stays alive."""
+    rng, whole, n = np.random.default_rng(3), [wav(0.01), wav(0.004, 8000), wav(0.002, 44_100)], 150
+    target, projector = write_seeing(tmp_path, "ultravox")
+    with MediaReader(projector, target, on_gpu=False) as reader:
+        encoder, read = reader._encoder._child, 0
+        for _ in range(n):
+            try:
+                read += bool(reader.pieces(Attachment("sound", damaged(rng, whole))))
+            except SettingError as refused:
+                assert str(refused).startswith("the sound ") and "\n" not in str(refused)
+        assert reader._encoder._child is encoder and 0 < read < n

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from served import until
 
+from edgespec.core.attachment import Attachment, Mixed
 from edgespec.core.request import Request
 from edgespec.engine import request_reader as taking
 from edgespec.engine.messages import (
@@ -100,6 +101,29 @@ def test_given_up_requests_hold_no_thread(at_work: tuple[RequestReader, Target, 
     until(lambda: not reader.busy)
     assert [message.id for message in heard.said] == ["queued"] and reader.idle
     assert isinstance(heard.said[0], Tokenized) and target.asked == THREADS + 1
+
+
+def test_pictures_that_wait_leave_threads_to_texts(at_work: tuple[RequestReader, Target, Heard]) -> None:
+    """Four requests with pictures held all threads, and each waited for the one before it."""
+    reader, target, heard = at_work
+    target.go.set()
+    encoding, done = threading.Event(), threading.Event()
+
+    def media_pieces(attachment: Attachment) -> tuple[Any, ...]:
+        encoding.set()
+        assert done.wait(10)
+        return ()
+
+    cast(Any, reader.pair).media_pieces = media_pieces
+    for i in range(THREADS + 1):
+        reader._take(Tokenize(f"{i}", Mixed(("", ""), (Attachment("picture", b""),)), add_bos=False))
+    assert encoding.wait(10)
+    reader._take(asked("text"))
+    until(lambda: heard.said)
+    assert [message.id for message in heard.said] == ["text"] and len(reader._at_work) <= 2
+    done.set()
+    until(lambda: not reader.busy)
+    assert [message.id for message in heard.said[1:]] == [f"{i}" for i in range(THREADS + 1)]
 
 
 def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[RequestReader, Target, Heard]) -> None:

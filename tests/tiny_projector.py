@@ -6,6 +6,7 @@ import base64
 import struct
 import wave
 import zlib
+from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Literal
@@ -13,14 +14,14 @@ from typing import Any, Literal
 import numpy as np
 from gguf import GGUFWriter
 from numpy.typing import NDArray
-from tiny_gguf import write_llama, write_sliding
+from tiny_gguf import TOKEN_CONTROL, Vocabulary, altered, make_vocabulary, write_llama, write_sliding
 
-Kind = Literal["gemma3", "qwen2vl_merger", "qwen3vl_merger", "idefics3", "ultravox"]
+Kind = Literal["gemma3", "qwen2vl_merger", "qwen3vl_merger", "hunyuanvl", "idefics3", "ultravox"]
 WIDTH, FFN, LAYERS, HEADS, PATCH, SIDE = 64, 128, 2, 4, 16, 128
 
 
 def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale: float = 0.1) -> Path:
-    """Write a projector for a model of this width: gemma3 not causal, qwen* with M-RoPE, ultravox hears."""
+    """Write a projector for a model of this width: gemma3 sees at once, qwen* M-RoPE, idefics3 tiles."""
     rng, qwen, hears = np.random.default_rng(seed), kind.startswith("qwen"), kind == "ultravox"
     mode, prefix = ("audio", "a") if hears else ("vision", "v")
     writer = GGUFWriter(path, "clip")
@@ -62,6 +63,14 @@ def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale
         sizes["projector.scale_factor"] = 2
         tensors |= {"mm.input_projection.weight": drawn(WIDTH, n_embd)}
         tensors |= {"mm.soft_emb_norm.weight": np.ones(WIDTH, np.float32)}
+    elif kind == "hunyuanvl":
+        sizes |= {"spatial_merge_size": 2, "image_min_pixels": 32 * 32, "image_max_pixels": 128 * 128}
+        tensors |= {"mm.0.weight": drawn(96, WIDTH, 2, 2), "mm.0.bias": drawn(96)}
+        tensors |= {"mm.2.weight": drawn(80, 96, 1, 1), "mm.2.bias": drawn(80)}
+        tensors |= linear("mm.model.fc", n_embd, 80) | {"v.image_newline": drawn(80)}
+        tensors |= {f"mm.{name}": drawn(n_embd) for name in ("image_begin", "image_end")}
+        tensors |= {"mm.pre_norm.weight": np.ones(WIDTH, np.float32)}
+        tensors |= {"mm.post_norm.weight": np.ones(n_embd, np.float32)}
     elif kind == "idefics3":
         sizes |= {"projector.scale_factor": 4, "preproc_image_size": 4 * SIDE}
         tensors |= {"mm.model.fc.weight": drawn(n_embd, 16 * WIDTH)}
@@ -93,6 +102,16 @@ def write_projector(path: Path, kind: Kind, n_embd: int, *, seed: int = 1, scale
     return path
 
 
+def tile_marks() -> Vocabulary:
+    """Return a vocabulary with the tokens that stand between the tiles of a picture."""
+    plain, marks = make_vocabulary(768), ["\u010a\u010a", "<fake_token_around_image>", "<global-img>"]
+    marks += [f"<row_{y}_col_{x}>" for y in range(1, 5) for x in range(1, 5)]
+    first = plain.n_words  # of those in no text
+    ids = range(first, first + len(marks))
+    types = [TOKEN_CONTROL if id in ids[1:] else kind for id, kind in enumerate(plain.types)]
+    return replace(altered(plain, texts=dict(zip(ids, marks, strict=True))), types=tuple(types))
+
+
 def write_seeing(folder: Path, kind: Kind) -> tuple[Path, Path]:
     """Write a model that reads pictures, and its projector."""
     target = folder / f"{kind}.gguf"
@@ -100,6 +119,14 @@ def write_seeing(folder: Path, kind: Kind) -> tuple[Path, Path]:
         write_sliding(target, n_kv=2, layers=6, window=64, d=64)
     elif kind == "qwen2vl_merger":
         write_llama(target, arch="qwen2vl", metadata={"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]})
+    elif kind == "hunyuanvl":
+        norms = {
+            f"blk.{i}.attn_{part}_norm.weight": np.ones(16, np.float32) for i in range(2) for part in "qk"
+        }
+        sections = {"hunyuan_vl.rope.dimension_sections": [2, 2, 2, 2]}
+        write_llama(target, arch="hunyuan_vl", metadata=sections, tensors=norms)
+    elif kind == "idefics3":
+        write_llama(target, vocab=tile_marks())
     else:
         write_llama(target)
     return target, write_projector(folder / f"mmproj-{kind}.gguf", kind, 64)

@@ -59,6 +59,11 @@ def positions(tokens: Tokens) -> int:
     return tokens.size - int(np.count_nonzero((tokens < 0) & (~tokens & _NO_POSITION > 0)))
 
 
+def begun(tokens: Tokens) -> int:
+    """Returns how many media begin among these tokens."""
+    return int(np.count_nonzero((tokens < 0) & (~tokens & _BEGINS > 0)))
+
+
 def text_of(tokens: Tokens) -> Tokens:
     """Returns the tokens without media."""
     return tokens[tokens >= 0]

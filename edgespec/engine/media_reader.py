@@ -13,7 +13,7 @@ import hashlib
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.attachment import LARGEST, Attachment
 from edgespec.core.media import cells
-from edgespec.engine.messages import LARGEST, Attachment
 from edgespec.errors import EngineError, GivenUpError, ModelUnsupportedError, SettingError
 from edgespec.llama.medium import Medium
 from edgespec.system.json_child import ChildDiedError, JsonChild
@@ -31,6 +31,7 @@ from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, TOO_M
 
 BUDGET = 2**29  # bytes of rows that are kept
 LONGEST_S = 300.0  # for encoding one medium
+SHIPPED_EYE = {"sees": 1, "hears": 0, "at_once": 0, "buffers": 0}  # what the embedded pair's projector can
 PICTURE = Limits(cpu_s=20.0, wall_s=60.0, memory=2**30, text=2**27)
 Tokens = NDArray[np.int32]
 Piece = Tokens | Medium
@@ -39,8 +40,13 @@ Piece = Tokens | Medium
 class MediaReader:
     """The projector of a target. Thread-safe; close it, or use it in a `with`."""
 
-    def __init__(self, projector: Path, target: Path, *, on_gpu: bool) -> None:
-        """Raises ModelUnsupportedError if the projector cannot be used, in one sentence."""
+    def __init__(
+        self, projector: Path, target: Path, *, on_gpu: bool, known: Mapping[str, int] | None = None
+    ) -> None:
+        """Raises ModelUnsupportedError if the projector cannot be used, in one sentence.
+
+        known: what `_about` would say; then it is loaded with the first picture.
+        """
         self.projector = projector
         self._files = {"projector": str(projector), "target": str(target), "on_gpu": on_gpu}
         self._turn = threading.Lock()
@@ -52,7 +58,7 @@ class MediaReader:
         with open(projector, "rb") as file:
             self._name = hashlib.sha256(file.read(2**20) + str(projector.stat().st_size).encode()).digest()
         try:
-            about = self._about()
+            about = known or self._about()
         except BaseException:
             self.close()
             raise
@@ -167,6 +173,7 @@ class MediaReader:
             np.frombuffer(places, np.int32).reshape(-1, n),
             np.frombuffer(moves, np.int32).reshape(-1, n),
             sent["causal"],
+            sent["numbered"],
         )
         if self.by_cell.setdefault(medium.cells.item(0), medium) is not medium:
             known = self.by_cell[medium.cells.item(0)]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edgespec.chat import template as chat
 from edgespec.chat.well_known import template_or_fallback
+from edgespec.core.attachment import Attachment, Mixed
 from edgespec.core.loop import Scorer
 from edgespec.core.pace.costs import Costs, unmeasured
 from edgespec.core.request import Request
@@ -23,8 +24,7 @@ from edgespec.engine.experience import load, save
 from edgespec.engine.loading import OnProgress, PairFiles, load_what_fits
 from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
 from edgespec.engine.media_marks import mixed
-from edgespec.engine.media_reader import MediaReader, Piece
-from edgespec.engine.messages import Attachment, Mixed
+from edgespec.engine.media_reader import SHIPPED_EYE, MediaReader, Piece
 from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.stream_maker import StreamMaker
 from edgespec.errors import EngineError, ModelUnsupportedError, SettingError
@@ -38,7 +38,9 @@ from edgespec.pairs.check import check_lora, check_pair, check_placement, find_h
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.builds import reads_media
 from edgespec.system.other_programs import Others
+from edgespec_models import tiny
 
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 
@@ -295,14 +297,18 @@ class Pair(StreamMaker):
 def _media_reader(opened: ExitStack, target: Path, settings: PairSettings) -> tuple[MediaReader | None, str]:
     """Returns what reads pictures for a target, if it has a projector, or why a found one cannot be used.
 
-    Loaded before the target, for it takes memory, too.
+    Loaded before the target, for it takes memory, too; the shipped one with the first picture, as few demos
+    have any.
     """
     projector = projector_of(target, settings.mmproj)
-    if projector is None:
+    shipped = projector == tiny.projector_path()
+    if projector is None or (shipped and not reads_media()):
         return None, ""
     try:
-        mtmd_cpp()
-        reader = MediaReader(projector, target, on_gpu=settings.n_gpu_layers != 0)
+        if not shipped:
+            mtmd_cpp()
+        on_gpu, known = settings.n_gpu_layers != 0 and not shipped, SHIPPED_EYE if shipped else None
+        reader = MediaReader(projector, target, on_gpu=on_gpu, known=known)
     except ModelUnsupportedError as error:
         if settings.mmproj != AUTO:
             raise

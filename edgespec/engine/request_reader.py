@@ -1,8 +1,9 @@
 """The owner's messages, read in a thread of their own, and prepared for the engine.
 
 INVARIANT: the reader never waits for a request. What takes long (a new grammar, a long text) is done by a few
-other threads, so a heavy request delays nobody else, and a ping is answered at once. Requests that were given
-up take none of these threads: one that cannot stop at once is lost, and another takes its place. Whatever is
+other threads, so a heavy request delays nobody else, and a ping is answered at once. Requests with pictures
+take one of these threads together, for these are encoded one after another. Requests that were given up take
+none of these threads: one that cannot stop at once is lost, and another takes its place. Whatever is
 wrong with one request refuses only that request; if the reader itself fails, the worker ends and is
 restarted, because one that runs and does not listen would keep everybody waiting.
 """
@@ -24,11 +25,11 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.attachment import Mixed  # fmt: skip
 from edgespec.engine.messages import (
     MOST_TOKENS,
     Cancel,
     LargeBodies,
-    Mixed,
     Ping,
     Pong,
     RefusalKind,
@@ -41,7 +42,7 @@ from edgespec.engine.messages import (
     Tokenized,
     longest_text,
     receive,
-)  # fmt: skip
+)
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
@@ -57,6 +58,7 @@ MOST_LOST = 12  # threads at work on what was given up
 QUICK = 32_768  # characters or tokens that the reader itself converts, in some milliseconds
 STACK = 2**26  # bytes for each thread: llguidance recurses, and the trial of a grammar had 8 MiB
 DEAF = 70  # exit code of a worker whose reader failed
+Heavy = Submit | Tokenize | Spell
 Tokens = NDArray[np.int32]
 
 
@@ -90,9 +92,9 @@ class RequestReader:
         threading.stack_size(STACK)
         self._lock = threading.Lock()
         self._preparing: dict[str, threading.Event] = {}  # what to set if it is given up
-        self._heavy: deque[Submit | Tokenize | Spell] = deque()  # wait for a thread
+        self._heavy: deque[Heavy] = deque()  # wait for a thread
         self._known_cuts: dict[bool, Cuts] = {}
-        self._at_work: list[str] = []  # what the threads prepare, given up or not
+        self._at_work: list[Heavy] = []  # what the threads prepare, given up or not
         self._bodies = 0  # that the owner is reading
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -111,7 +113,7 @@ class RequestReader:
         """How much of our own work wants a core beside the engine."""
         return len(self._at_work) + self._bodies
 
-    def prepare(self, message: Submit | Tokenize | Spell) -> None:
+    def prepare(self, message: Heavy) -> None:
         """Prepares a request: at once if that is quick, else in another thread."""
         with self._lock:
             full = len(self._preparing) >= self._most
@@ -131,16 +133,21 @@ class RequestReader:
         """Starts what waits for a thread, if there is room; drops what was given up."""
         with self._lock:
             self._heavy = deque(message for message in self._heavy if message.id in self._preparing)
-            while self._heavy:
-                lost = sum(id not in self._preparing for id in self._at_work)
-                if len(self._at_work) - lost >= THREADS or lost > MOST_LOST:
+            while True:
+                wanted = [one for one in self._at_work if one.id in self._preparing]
+                lost, encoding = len(self._at_work) - len(wanted), any(map(_has_media, wanted))
+                if len(wanted) >= THREADS or lost > MOST_LOST:
                     return
-                message = self._heavy.popleft()
-                self._at_work.append(message.id)
+                # media are encoded one after another: a second request with some would only hold a thread
+                message = next((one for one in self._heavy if not (encoding and _has_media(one))), None)
+                if message is None:
+                    return
+                self._heavy.remove(message)
+                self._at_work.append(message)
                 work = (message, self._preparing[message.id])
                 threading.Thread(target=self._work, args=work, daemon=True).start()
 
-    def _work(self, message: Submit | Tokenize | Spell, given_up: threading.Event) -> None:
+    def _work(self, message: Heavy, given_up: threading.Event) -> None:
         GIVEN_UP.set(given_up)
         if sys.platform == "linux":  # elsewhere it would be the whole process
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
@@ -148,7 +155,7 @@ class RequestReader:
             self._make_ready(message)
         finally:
             with self._lock:
-                self._at_work.remove(message.id)
+                self._at_work.remove(message)
             self._start_heavy()
 
     def _listen(self) -> None:
@@ -182,7 +189,7 @@ class RequestReader:
             self.items.put(message)  # it may have become ready just now
             self._start_heavy()
 
-    def _is_quick(self, message: Submit | Tokenize | Spell) -> bool:
+    def _is_quick(self, message: Heavy) -> bool:
         if isinstance(message, Spell):
             return len(message.tokens) <= QUICK
         if isinstance(message.prompt, Mixed):
@@ -196,7 +203,7 @@ class RequestReader:
         assert self.pair
         return self.pair.is_prepared(message.request)
 
-    def _make_ready(self, message: Submit | Tokenize | Spell) -> None:
+    def _make_ready(self, message: Heavy) -> None:
         """Passes a request on; whatever is wrong with it, only this request is refused."""
         made: Ready | Tokenized | Spelt | Refused
         try:
@@ -213,7 +220,7 @@ class RequestReader:
         if wanted and not isinstance(made, Ready):
             self._outbox.send(made)
 
-    def _made(self, message: Submit | Tokenize | Spell) -> Ready | Tokenized | Spelt:
+    def _made(self, message: Heavy) -> Ready | Tokenized | Spelt:
         assert self.pair
         if isinstance(message, Spell):
             piece = self.pair.target.piece
@@ -275,6 +282,10 @@ class RequestReader:
         assert self.pair
         target = self.pair.target
         return max(len(target.piece(token, special=True)) for token in range(target.n_vocab))
+
+
+def _has_media(message: Heavy) -> bool:
+    return not isinstance(message, Spell) and isinstance(message.prompt, Mixed)
 
 
 def refused(id: str, error: Exception) -> Refused:

@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import NO_ROWS, Rows, Want
-from edgespec.core.media import end_of_media, positions, runs, whole_before
+from edgespec.core.media import begun, end_of_media, positions, runs, whole_before
 from edgespec.errors import (
     DecodeAbortedError,
     EdgeSpecError,
@@ -496,7 +496,8 @@ class Context:
             size, width = max(self.settings.chunk, self.settings.medium), medium.rows.shape[1]
             self._row_batch = RowBatch(size, width, sections=len(medium.places))
         seq, n = self._sequences[s], medium.cells.size
-        places = medium.places + seq.position(seq.held) * medium.moves
+        before = begun(np.frombuffer(seq.tokens, np.int32, seq.held))
+        places = medium.positions(seq.position(seq.held), before)
         seq.media = True
         C.llama_set_causal_attn(self._handle, medium.causal)
         try:

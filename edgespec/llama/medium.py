@@ -21,6 +21,14 @@ class Medium:
     places: NDArray[np.int32]  # (numbers of a position, n) if it begins at position 0
     moves: NDArray[np.int32]  # the same, 1 where a number grows with the position at which it begins
     causal: bool  # False: each cell sees all of them, so they are evaluated at once
+    numbered: bool = False  # the last number of a position that does not grow says which picture it is
+
+    def positions(self, first: int, before: int) -> NDArray[np.int32]:
+        """Returns its positions where it begins at `first`, behind so many other media."""
+        found = self.places + first * self.moves
+        if self.numbered:
+            found[-1] += before * (1 - self.moves[-1])
+        return found
 
     @property
     def n_bytes(self) -> int:

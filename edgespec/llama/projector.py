@@ -86,6 +86,7 @@ class Projector:
             bool(can(handle)) for can in (self._mtmd.mtmd_support_vision, self._mtmd.mtmd_support_audio)
         )
         self._sections = 4 if self._mtmd.mtmd_decode_use_mrope(handle) else 1
+        self._numbered = self._sections == 4 and self.sees and self._numbers_pictures()
         self._width = int(C.llama_model_n_embd_inp(self._model.handle))
         self.at_once = self._largest_at_once() if self.sees else 0
         if self.sees:
@@ -93,6 +94,15 @@ class Projector:
         if self.hears:
             with self._bitmap_of_sound(np.zeros(16_000, np.float32)) as bitmap:
                 self._pieces(bitmap)
+
+    def _numbers_pictures(self) -> bool:
+        """Returns whether positions say which of several pictures one is, as HunyuanVL's do."""
+        with (
+            self._owned(self._mtmd.mtmd_bitmap_init(TRIAL, TRIAL, None)) as one,
+            self._chunks(one, one) as chunks,
+        ):
+            found = [self._places(chunk, kind, n, 0) for chunk, kind, n in chunks if kind == IMAGE]
+        return not np.array_equal(found[0], found[1])
 
     def _largest_at_once(self) -> int:
         """Returns how many cells the largest picture takes that must be evaluated at once; 0 if none must."""
@@ -138,14 +148,14 @@ class Projector:
             self._mtmd.mtmd_bitmap_free(bitmap)
 
     @contextmanager
-    def _chunks(self, bitmap: Any) -> Iterator[list[tuple[Any, int, int]]]:
-        """Gives the chunks of one medium: each with its kind and its number of tokens."""
-        mtmd, marker = self._mtmd, self._mtmd.mtmd_default_marker()
-        text = mtmd.mtmd_input_text(marker, len(marker), False, True)
-        chunks, bitmaps = mtmd.mtmd_input_chunks_init(), (mtmd.mtmd_bitmap_p_ctypes * 1)(bitmap)
+    def _chunks(self, *media: Any) -> Iterator[list[tuple[Any, int, int]]]:
+        """Gives the chunks of media: each with its kind and its number of tokens."""
+        mtmd, marks = self._mtmd, self._mtmd.mtmd_default_marker() * len(media)
+        text = mtmd.mtmd_input_text(marks, len(marks), False, True)
+        chunks, bitmaps = mtmd.mtmd_input_chunks_init(), (mtmd.mtmd_bitmap_p_ctypes * len(media))(*media)
         try:
             complaints.clear()
-            if mtmd.mtmd_tokenize(self._handle, chunks, ctypes.byref(text), bitmaps, 1):
+            if mtmd.mtmd_tokenize(self._handle, chunks, ctypes.byref(text), bitmaps, len(media)):
                 raise EngineError(f"the projector cannot take it: {last_complaint()}")
             found = [
                 mtmd.mtmd_input_chunks_get(chunks, i) for i in range(mtmd.mtmd_input_chunks_size(chunks))
@@ -187,6 +197,7 @@ class Projector:
             "places": places,
             "moves": self._places(chunk, kind, n, 1) - places,
             "n_positions": int(mtmd.mtmd_input_chunk_get_n_pos(chunk)),
+            "numbered": self._numbered and kind == IMAGE,
             "causal": not mtmd.mtmd_decode_use_non_causal(self._handle, chunk),
         }
 

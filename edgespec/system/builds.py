@@ -125,6 +125,11 @@ def built_for() -> Backend:
     return next((name for key, name in _LIBRARIES.items() if any(folder.glob(f"*ggml-{key}*"))), "CPU")
 
 
+def reads_media() -> bool:
+    """Returns whether the installed llama.cpp has the part that reads pictures and sounds."""
+    return any(library_folder().glob("*mtmd*"))
+
+
 def library_folder() -> Path:
     """Returns where llama_cpp takes llama.cpp's libraries from."""
     if elsewhere := os.environ.get("LLAMA_CPP_LIB_PATH"):

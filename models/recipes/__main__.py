@@ -1,7 +1,7 @@
 """Make the embedded models: `cd models && python -m recipes`.
 
-Needs torch, tokenizers, gguf, jinja2, numpy and llama-cpp-python. Takes hours on two cores; stop it when
-you like (Ctrl+C or SIGTERM) and start it again with the same command.
+Needs torch, tokenizers, gguf, jinja2, numpy, pillow and llama-cpp-python. Takes hours on two cores; stop it
+when you like (Ctrl+C or SIGTERM) and start it again with the same command.
 """
 
 import argparse
@@ -16,7 +16,7 @@ try:
     import torch
 
     from edgespec_models.distill import device
-    from recipes import mtp, stages  # after the variable: torch reads it when imported
+    from recipes import eye, mtp, stages  # after the variable: torch reads it when imported
 except ModuleNotFoundError as missing:
     sys.exit(
         f'The recipes need {missing.name}: python -m pip install -e ".[recipes]" at the root installs it.'
@@ -45,10 +45,10 @@ def main() -> int:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("pair", "onward", "mtp"),
+        choices=("pair", "onward", "mtp", "eye"),
         default="pair",
         help="pair: from nothing; onward: the shipped draft, trained further; mtp: the shipped target with "
-        "an MTP block",
+        "an MTP block; eye: its projector",
     )
     parser.add_argument("--work", type=Path, help=f"folder for work files (default: in {usual})")
     parser.add_argument("--out", type=Path, help="folder for what is made (default: WORK/made)")
@@ -59,7 +59,9 @@ def main() -> int:
     place.work.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(place.threads)
     try:
-        {"pair": stages.make_pair, "onward": stages.go_on, "mtp": mtp.make}[chosen.what](place, say)
+        {"pair": stages.make_pair, "onward": stages.go_on, "mtp": mtp.make, "eye": eye.make}[chosen.what](
+            place, say
+        )
     except KeyboardInterrupt as stopped:
         say(str(stopped) or "stopped; the same command goes on")
         return 130

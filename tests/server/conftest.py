@@ -10,5 +10,6 @@ from served import Served, served
 
 @pytest.fixture(scope="session")
 def dialects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with served(tmp_path_factory.mktemp("dialects"), "--alias", "tiny", "--slots", "4") as server:
+    flags = ("--alias", "tiny", "--slots", "4", "--mmproj", "none")  # one that reads text alone
+    with served(tmp_path_factory.mktemp("dialects"), *flags) as server:
         yield server

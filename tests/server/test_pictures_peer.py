@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not PEER, reason="EDGESPEC_TEST_PEER names no llama-server"),
 ]
-KINDS: tuple[Kind, ...] = ("gemma3", "qwen2vl_merger")
+KINDS: tuple[Kind, ...] = ("gemma3", "qwen2vl_merger", "hunyuanvl", "idefics3")
 PROMPTS = (
     "Look: <__media__> What is it?",
     "<__media__><__media__> the people",

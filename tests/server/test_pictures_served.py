@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,10 +12,14 @@ import pytest
 from late import anthropic, ollama, openai
 from served import Served, served
 from tiny_projector import encoded, message, png, url, write_projector
+from tui_driver import driven
 
 from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.model import mtmd_cpp
 from edgespec_models import tiny
+from edgespec_tui.app import ChatApp
+from edgespec_tui.endpoint.attached import AttachedEndpoint, connecting
+from edgespec_tui.settings.settings import Settings
 
 pytest.importorskip("PIL")
 try:
@@ -23,14 +28,14 @@ except ModelUnsupportedError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
 TEXT = "What colour is it?"
+BLUE = (20, 90, 200)
 HOW = {"temperature": 0, "seed": 1, "max_tokens": 12}
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder = tmp_path_factory.mktemp("seeing")
-    projector = write_projector(folder / "mmproj.gguf", "gemma3", 256)
-    with served(folder, "--mmproj", str(projector), "--slots", "2") as server:
+    """Its projector is the one beside the embedded target, which sees."""
+    with served(tmp_path_factory.mktemp("seeing"), "--slots", "2") as server:
         yield server
 
 
@@ -45,7 +50,7 @@ def test_all_dialects_send_the_same_picture(server: Served) -> None:
             model=model, input=[{"role": "user", "content": parts}], max_output_tokens=12, temperature=0
         )
     text = first.choices[0].message.content
-    assert again.choices[0].message.content == text == said.output_text
+    assert text == again.choices[0].message.content == said.output_text == "The colour is red."
     assert again.usage.prompt_tokens_details.cached_tokens >= again.usage.prompt_tokens - 16 - len(TEXT)
     with anthropic.Anthropic(base_url=server.url.removesuffix("/v1"), api_key="none") as client:
         source = {"type": "base64", "media_type": "image/png", "data": encoded(png())}
@@ -60,6 +65,33 @@ def test_all_dialects_send_the_same_picture(server: Served) -> None:
     with ollama.Client(server.url.removesuffix("/v1")) as client:
         assert client.chat(model, messages=[turn], options=options).message.content == text
         assert client.generate(model, prompt=TEXT, images=[encoded(png())], options=options).response == text
+
+
+def test_the_chat_is_told_the_colour(server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("seen.png").write_bytes(png(colour=BLUE))
+
+    async def talk() -> None:
+        app = ChatApp(
+            AttachedEndpoint(connecting(server.url, None)), settings=Settings(sampling={"temperature": 0.0})
+        )
+        async with driven(app) as it:
+            await it.ask(f"{TEXT} @seen.png")
+            assert it.texts()[1] == "The colour is blue."
+
+    asyncio.run(talk())
+
+
+def test_the_next_turn_reads_no_picture_again(server: Served) -> None:
+    """What is cached goes on behind the picture of the first turn, and its answer."""
+    asked = [*message(TEXT, png(colour=BLUE))]
+    for _ in range(2):
+        answer = server.ask("/v1/chat/completions", {"messages": asked, **HOW}).json
+        said, usage = answer["choices"][0]["message"], answer["usage"]
+        asked += [{"role": "assistant", "content": said["content"]}, {"role": "user", "content": TEXT}]
+        if len(asked) == 3:
+            before = usage["total_tokens"]
+    assert usage["prompt_tokens_details"]["cached_tokens"] >= before - 2
 
 
 def test_clients_are_told_that_it_sees(server: Served) -> None:
@@ -132,6 +164,7 @@ def test_an_encoder_that_dies_costs_one_sentence_and_no_stream(server: Served) -
     """llama.cpp's projectors end their process on what they did not expect."""
     asked = {"messages": message("def first(x):\n    return x\n\ndef second(x):"), **HOW, "max_tokens": 300}
     right = server.ask("/v1/chat/completions", asked).json["choices"][0]["message"]
+    server.ask("/v1/chat/completions", {"messages": message(TEXT, png()), "max_tokens": 1})  # starts it
     [encoder] = [
         child for child in server.worker.children() if "edgespec.llama.projector_child" in child.cmdline()
     ]

@@ -11,7 +11,7 @@ from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import projector_of, reads_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.builds import here, library_folder, whole_build
+from edgespec.system.builds import here, reads_media, whole_build
 from edgespec_models.fit.fit import SMALLER, Fit, gib
 from edgespec_models.fit.need import Need, Parts
 from edgespec_models.gguf.facts import facts_of, learned_positions, why_not_usable
@@ -81,7 +81,7 @@ def projector(target: Path, asked: str) -> list[Finding]:
         return [problem("pair", str(error), "name another projector with --mmproj, or --mmproj none")]
     if path is None:
         return []
-    if not any(library_folder().glob("*mtmd*")):
+    if not reads_media():
         text = f"{path.name} reads {kinds}, but this build of llama.cpp cannot"
         return [problem("pair", text, f"build it whole: {whole_build(here())}", file=str(path))]
     return [good("pair", f"projector {path.name} reads {kinds}", file=str(path))]

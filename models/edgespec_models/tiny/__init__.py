@@ -1,4 +1,4 @@
-"""Locate the embedded models that come with EdgeSpec: a target, a draft, and the target with an MTP block.
+"""Locate the embedded models that come with EdgeSpec: a target, a draft, a projector, and an MTP block.
 
 Target and draft are llama-architecture GGUF files with one vocabulary and one chat template; the third file
 is the same target, as llama.cpp's `mimo2`, with a block that guesses. `models/recipes/` makes them.
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TARGET = "target.gguf"
 DRAFT = "draft.gguf"
 MTP = "target-mtp.gguf"
+PROJECTOR = "mmproj.gguf"
 HELD_OUT_PROMPTS = "held_out_prompts.jsonl"
 REFERENCE = "reference_logits.npz"
 
@@ -40,6 +41,11 @@ def draft_path() -> Path:
 def mtp_path() -> Path:
     """Return the GGUF file of the target with an MTP block, which can speculate by itself."""
     return _shipped(MTP)
+
+
+def projector_path() -> Path:
+    """Return the GGUF file with which the target, with or without a block, sees shapes and their colours."""
+    return _shipped(PROJECTOR)
 
 
 def held_out_prompts_path() -> Path:
