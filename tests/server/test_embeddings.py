@@ -20,7 +20,7 @@ import pytest
 from commands import refused
 from late import ollama, openai
 from served import Served, served, until
-from tiny_gguf import write_llama
+from tiny_gguf import write_llama, write_reranker
 
 from edgespec.llama.model import Model
 from edgespec.server.embeddings import Embeddings
@@ -223,19 +223,10 @@ RERANKERS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def reranker(folder: Path, more: dict[str, Any]) -> Path:
-    """Returns a Qwen 3 with a classifier of two answers."""
-    norms = {f"blk.{il}.attn_{x}_norm.weight": np.ones(16, np.float32) for il in range(2) for x in "qk"}
-    classes = np.random.default_rng(1).normal(0, 0.2, (2, 64)).astype(np.float32)
-    told = {"qwen3.pooling_type": 4, "qwen3.classifier.output_labels": ["yes", "no"], **more}
-    tensors = {**norms, "cls.output.weight": classes}
-    return write_llama(folder / "ranks.gguf", arch="qwen3", metadata=told, tensors=tensors)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("more", RERANKERS, ids=["tokens", "template", "plain"])
 def test_ranks_are_those_of_llama_server(tmp_path: Path, more: dict[str, Any]) -> None:
-    file = reranker(tmp_path, more)
+    file = write_reranker(tmp_path / "ranks.gguf", more)
     asked = RANKED if len(more) > 1 else {**RANKED, "query": "the word"}  # theirs fills in a query's braces
     with (
         served(tmp_path, "--rerank", str(file)) as server,
@@ -279,7 +270,7 @@ def test_what_cannot_be_ranked_is_told_in_one_sentence(dialects: Served) -> None
 
 @pytest.mark.slow
 def test_a_file_of_the_other_kind_is_refused_before_it_is_loaded(tmp_path: Path, model: Path) -> None:
-    ranks = reranker(tmp_path, {})
+    ranks = write_reranker(tmp_path / "ranks.gguf")
     assert "ranks.gguf is no embedding model" in refused("serve", "--embed", ranks, code=1)
     assert "mean.gguf is no reranker: its file" in refused("serve", "--rerank", model, code=1)
     no_classes = write_llama(tmp_path / "no.gguf", metadata={"llama.pooling_type": 4})
