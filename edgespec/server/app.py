@@ -20,8 +20,9 @@ from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
 from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.routes import OpenAIDialect
+from edgespec.server.dialects.rerank import RerankDialect
 from edgespec.server.dialects.responses.routes import ResponsesDialect
-from edgespec.server.embeddings import Embeddings
+from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.gate import Gate
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
@@ -35,12 +36,16 @@ from edgespec.server.supervisor import Supervisor
 # openai, which all others speak through, and what each of them adds
 DIALECTS = (OpenAIDialect, LlamaCppDialect, AnthropicDialect, ResponsesDialect, OllamaDialect)
 TYPES = frozenset({"int", "float", "str", "bool", "dict", "list"})  # not part of a field's name
-MOST_SHOWN = 200  # characters of a path
 WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # ends of pydantic's names
 
 
 def make_app(
-    worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs, embeddings: Embeddings
+    worker: Supervisor,
+    settings: ServerSettings,
+    state: ServerState,
+    pairs: Pairs,
+    embeddings: Embeddings,
+    reranker: Reranker,
 ) -> WebApp:
     """Returns the whole web application, behind its checks. state: what the server's file says of it."""
     app = FastAPI(
@@ -62,6 +67,7 @@ def make_app(
         OwnRoutes(worker, answering, metrics, state),
         ModelRoutes(answering, metrics.recent),
         EmbeddingDialect(embeddings),
+        RerankDialect(reranker),
         *(dialect(answering) for dialect in DIALECTS),
     ):
         app.include_router(routes.routes())
@@ -126,7 +132,7 @@ def _most_telling(errors: Sequence[Any]) -> Any:
 
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    method, path = request.method, request.url.path[:MOST_SHOWN]
+    method, path = request.method, request.url.path
     sentence = {
         404: f"there is nothing at {method} {path}",
         405: f"{path} takes no {method} requests",

@@ -23,7 +23,7 @@ from edgespec.server.events import NEWLINE, done, event
 from edgespec.server.front_page import FILES, FOLDER, HEADERS, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
 from edgespec.server.recent import Recent
-from edgespec.server.refusal import Refusal, quoted
+from edgespec.server.refusal import Refusal
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
 
@@ -106,9 +106,7 @@ class ModelRoutes:
         found = next((model for model in self._models() if model["id"] == name), None)
         if found is None:
             self._pairs.named(name)  # raises, with the names
-            raise Refusal(
-                404, f"there is no model {quoted(name)} here", param="model", code="model_not_found"
-            )
+            raise Refusal(404, f"there is no model {name!r} here", param="model", code="model_not_found")
         return found
 
     async def all(self) -> dict[str, Any]:

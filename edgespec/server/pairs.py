@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgespec.engine.messages import LoadRequest
 from edgespec.pairs.projector import AUTO, NONE
-from edgespec.server.refusal import Refusal, quoted
+from edgespec.server.refusal import Refusal
 from edgespec_models import tiny
 from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError
 
@@ -87,7 +87,7 @@ class Pairs:
             sentence = f"{gone.missing[0]} of pair {name} is gone: `edgespec pull {name}` fetches it again"
             raise Refusal(409, sentence, param="model", code="model_files_missing")
         there = ", ".join(pair.name for pair in self.known())
-        sentence = f"no pair {quoted(name)} is installed here (there are: {there}): `edgespec pull` gets more"
+        sentence = f"no pair {name!r} is installed here (there are: {there}): `edgespec pull` gets more"
         raise Refusal(404, sentence, param="model", code="model_not_found")
 
     def name_of(self, load: LoadRequest) -> str:

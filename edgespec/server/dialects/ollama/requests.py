@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.numbers import Number, with_numbers
@@ -27,7 +27,6 @@ from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal
 
 LONGEST_S = 10**9  # that a model is kept; for longer is for ever
-LONGEST_NAME = 200  # characters of a model's
 LATEST = ":latest"  # the tag of a name without one
 SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ms|us|ns|[smh]|$)")
@@ -39,7 +38,7 @@ def _untagged(name: object) -> object:
     return name.removesuffix(LATEST) if isinstance(name, str) else name
 
 
-ModelName = Annotated[StrictStr, Field(max_length=LONGEST_NAME), BeforeValidator(_untagged)]
+ModelName = Annotated[StrictStr, BeforeValidator(_untagged)]
 
 
 def _in_seconds(said: object) -> object:
