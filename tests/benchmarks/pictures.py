@@ -67,7 +67,7 @@ def main() -> int:
             took = {name: [first_text(ports[name], picture) for _ in "12"] for name in order}
             found += [[took[PLAIN], took[OURS]]] * (i >= WARM)
     for kind, (peers, owns) in zip(("new", "known"), np.array(found).transpose(2, 1, 0), strict=True):
-        ratio, low, high = np.median(owns / peers), *np.quantile(owns / peers, (0.1, 0.9))
+        low, ratio, high = np.quantile(owns / peers, (0.1, 0.5, 0.9)).tolist()
         told = f"{1000 * np.median(peers):.1f} and {1000 * np.median(owns):.1f} ms"
         print(f"{kind} picture: {told}, {ratio:.3f} (80 % in {low:.3f} to {high:.3f})", flush=True)
     return 0
