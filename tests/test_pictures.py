@@ -469,6 +469,8 @@ def test_damaged_sounds_cost_a_sentence(tmp_path: Path) -> None:
     target, projector = write_seeing(tmp_path, "ultravox")
     with MediaReader(projector, target, on_gpu=False) as reader:
         encoder, read = reader._encoder._child, 0
+        with pytest.raises(SettingError, match="^the sound is empty"):
+            reader.pieces(Attachment("sound", wav(1 / 16_000)))
         for _ in range(n):
             try:
                 read += bool(reader.pieces(Attachment("sound", damaged(rng, whole))))

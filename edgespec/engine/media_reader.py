@@ -139,7 +139,8 @@ class MediaReader:
         except ChildDiedError as error:
             raise SettingError(f"the {attachment.kind} could not be encoded: {error}") from None
         if "error" in said:
-            raise SettingError(f"the {attachment.kind} could not be encoded: {said['error']}")
+            why = "" if said["setting"] else f"the {attachment.kind} could not be encoded: "
+            raise SettingError(why + said["error"])
         found: list[dict[str, Any]] = said["pieces"]
         return found
 

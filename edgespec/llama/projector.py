@@ -134,6 +134,8 @@ class Projector:
         if not made.bitmap:
             raise SettingError(f"the sound cannot be read: {last_complaint()}")
         with self._owned(made.bitmap) as bitmap:
+            if mtmd.mtmd_bitmap_get_n_bytes(bitmap) <= 4:  # one sample: llama.cpp would end the process
+                raise SettingError("the sound is empty")
             return self._pieces(bitmap)
 
     def _bitmap_of_sound(self, samples: NDArray[np.float32]) -> Any:
