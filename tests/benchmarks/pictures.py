@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from streams_together import OURS, PLAIN, healthy, our_port, ours, running, theirs
+from streams_together import OURS, PLAIN, healthy, only, our_port, ours, running, theirs
 from tiny_projector import message, png
 
 SIZE = 640, 480
@@ -64,7 +64,10 @@ def main() -> int:
         for i in range(WARM + asked.pictures):
             picture = png(*SIZE, colour=tuple(rng.integers(256, size=3).tolist()))
             order = list(ports)[:: 1 if i % 2 else -1]
-            took = {name: [first_text(ports[name], picture) for _ in "12"] for name in order}
+            took = {}
+            for name in order:
+                with only(ports[name]) as asked_port:
+                    took[name] = [first_text(asked_port, picture) for _ in "12"]
             found += [[took[PLAIN], took[OURS]]] * (i >= WARM)
     for kind, (peers, owns) in zip(("new", "known"), np.array(found).transpose(2, 1, 0), strict=True):
         low, ratio, high = np.quantile(owns / peers, (0.1, 0.5, 0.9)).tolist()
