@@ -5,9 +5,10 @@
         [--json FILE]
 
 All servers answer the same prompts over HTTP, one server at a time in random order; the others are
-stopped meanwhile, for an idle one of ours times evaluation sizes. A round of n streams: n requests are sent at once, end tokens are banned, each answer has the same
-length. tok/s is all tokens over the time from the first request to the last token. TTFT is from the
-request to the first text that arrives; gaps are the times between two pieces of an answer's text.
+stopped meanwhile, for an idle one of ours times evaluation sizes. A round of n streams: n requests are sent
+at once, end tokens are banned, each answer has the same length. tok/s is all tokens over the time from the
+first request to the last token. TTFT is from the request to the first text that arrives; gaps are the times
+between two pieces of an answer's text.
 
 Prompts are held-out ones of the embedded pair, other ones in each round, so nobody has them in a cache;
 EdgeSpec knows only the pair's costs, measured when it is loaded. --before: another checkout of
