@@ -24,23 +24,20 @@ from edgespec.engine.experience import load, save
 from edgespec.engine.loading import OnProgress, PairFiles, load_what_fits
 from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
 from edgespec.engine.media_marks import mixed
-from edgespec.engine.media_reader import SHIPPED_EYE, MediaReader, Piece
+from edgespec.engine.media_opening import open_media_reader
+from edgespec.engine.media_reader import Piece
 from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.stream_maker import StreamMaker
-from edgespec.errors import EngineError, ModelUnsupportedError, SettingError
+from edgespec.errors import EngineError, SettingError
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
 from edgespec.llama.medium import Medium
-from edgespec.llama.model import mtmd_cpp
 from edgespec.pairs.adapters import Scales, scales_for
 from edgespec.pairs.check import check_lora, check_pair, check_placement, find_head, headers_of
-from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.builds import reads_media
 from edgespec.system.other_programs import Others
-from edgespec_models import tiny
 
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 
@@ -75,7 +72,7 @@ class Pair(StreamMaker):
         if known == 0:  # else on the card, if it fits
             settings = replace(settings, draft_gpu_layers=0)
         with ExitStack() as opened:
-            self.media, self.no_media = _media_reader(opened, Path(target), settings)
+            self.media, self.no_media = open_media_reader(opened, Path(target), settings)
             files = PairFiles(Path(target), small, head, self.translation)
             if self.media:
                 files = replace(files, medium=self.media.at_once, encoding=self.media.buffers)
@@ -292,25 +289,3 @@ class Pair(StreamMaker):
         self._adapt(request)
         costs = self.costs() if request.fixed_length is None or self._costs_checked else unmeasured()
         return alone(self, prompt, request, cancelled=cancelled, costs=costs, scorers=scorers)
-
-
-def _media_reader(opened: ExitStack, target: Path, settings: PairSettings) -> tuple[MediaReader | None, str]:
-    """Returns what reads pictures for a target, if it has a projector, or why a found one cannot be used.
-
-    Loaded before the target, for it takes memory, too; the shipped one with the first picture, as few demos
-    have any.
-    """
-    projector = projector_of(target, settings.mmproj)
-    shipped = projector == tiny.projector_path()
-    if projector is None or (shipped and not reads_media()):
-        return None, ""
-    try:
-        if not shipped:
-            mtmd_cpp()
-        on_gpu, known = settings.n_gpu_layers != 0 and not shipped, SHIPPED_EYE if shipped else None
-        reader = MediaReader(projector, target, on_gpu=on_gpu, known=known)
-    except ModelUnsupportedError as error:
-        if settings.mmproj != AUTO:
-            raise
-        return None, f"pictures cannot be read: {error}"
-    return opened.enter_context(reader), ""

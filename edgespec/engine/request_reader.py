@@ -3,9 +3,9 @@
 INVARIANT: the reader never waits for a request. What takes long (a new grammar, a long text) is done by a few
 other threads, so a heavy request delays nobody else, and a ping is answered at once. Requests with pictures
 take one of these threads together, for these are encoded one after another. Requests that were given up take
-none of these threads: one that cannot stop at once is lost, and another takes its place. Whatever is
-wrong with one request refuses only that request; if the reader itself fails, the worker ends and is
-restarted, because one that runs and does not listen would keep everybody waiting.
+none of these threads: one that cannot stop at once is lost, and another takes its place. Whatever is wrong
+with one request refuses only that request; if the reader itself fails, the worker ends and is restarted,
+because one that runs and does not listen would keep everybody waiting.
 """
 
 from __future__ import annotations

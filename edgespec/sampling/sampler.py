@@ -36,14 +36,7 @@ from edgespec.sampling.distribution import (
 from edgespec.sampling.masks import Allowed, History, Masks
 from edgespec.sampling.repetition import Repetition, last_of_text
 from edgespec.sampling.settings import ORDER, Sampling, sampling_for
-from edgespec.sampling.truncation import (
-    below,
-    binned_head,
-    few,
-    head,
-    head_of,
-    largest,
-)
+from edgespec.sampling.truncation import below, binned_head, few, head, head_of, largest
 
 __all__ = ["Distribution", "Sampler", "Sampling", "draw", "point_mass", "sampling_for"]
 

@@ -56,9 +56,7 @@ WORDS = Plan(steps=600, batch=28, words=1e-2)
 TOWER = Plan(steps=4000, batch=128, tower=6e-4, projection=3e-3)
 ANSWERS = Plan(steps=140, batch=28, tower=1e-4, projection=3e-4)
 DRAWN = 50_000
-ABOUT = About(
-    "EdgeSpec tiny eye", "Lets EdgeSpec's embedded target see shapes and their colours", "0.5M", "1.0"
-)
+ABOUT = About("EdgeSpec tiny eye", "Lets the embedded target see shapes and their colours", "0.5M", "1.0")
 MEDIUM = "<picture>"  # where a question has its picture, while texts are made
 
 

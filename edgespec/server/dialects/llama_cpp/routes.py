@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,12 @@ from edgespec.server.dialects.llama_cpp.requests import (
     TokenizeRequest,
     llama_submits,
 )
+from edgespec.server.dialects.llama_cpp.token_list import listed
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of, unsupported
 from edgespec.server.filling import FillIn, fill_tokens
 from edgespec.server.media import marked
 from edgespec.server.refusal import Refusal, closed
-
-BATCH = 2000  # tokens that are written at once
 
 
 class LlamaCppDialect(Dialect):
@@ -154,7 +152,7 @@ class LlamaCppDialect(Dialect):
         if not wanted.with_pieces:
             return JSONResponse({"tokens": tokens})
         pieces = await self.answering.worker.spell(tokens)
-        return StreamingResponse(_listed(tokens, pieces), media_type="application/json")
+        return StreamingResponse(listed(tokens, pieces), media_type="application/json")
 
     @with_pair
     async def detokenize(self, wanted: DetokenizeRequest) -> dict[str, str]:
@@ -291,22 +289,3 @@ def _caps(template: str) -> dict[str, bool]:
         "supports_typed_content": True,
         "supports_preserve_reasoning": "reasoning_content" in template,
     }
-
-
-async def _listed(tokens: Sequence[int], pieces: Sequence[bytes]) -> AsyncIterator[str]:
-    """Yields the tokens with their pieces as JSON, some at a time: others are answered in between."""
-    yield '{"tokens":['
-    for i in range(0, len(tokens), BATCH):
-        both = zip(tokens[i : i + BATCH], pieces[i : i + BATCH], strict=True)
-        listed = json.dumps([{"id": token, "piece": _piece(piece)} for token, piece in both])
-        yield ("," if i else "") + listed[1:-1]
-        await asyncio.sleep(0)
-    yield "]}"
-
-
-def _piece(spelt: bytes) -> object:
-    """Returns a token's text, or its bytes if they are not text by themselves."""
-    try:
-        return spelt.decode()
-    except UnicodeDecodeError:
-        return list(spelt)
