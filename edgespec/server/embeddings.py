@@ -50,7 +50,7 @@ class Embedded:
 class Embeddings:
     """The embedding model of a server, if it has one."""
 
-    needs, flag, field = "embeddings need a model made for them", "--embed", "input"
+    work, flag, field = "embedding", "--embed", "input"
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -72,7 +72,7 @@ class Embeddings:
     async def embedded(self, texts: Sequence[Text], *, truncate: bool = False) -> Embedded:
         """Embeds texts. truncate: leave out the end of one that is too long. Raises Refusal."""
         if self.path is None:
-            sentence = f"{self.needs}: start `edgespec serve {self.flag} FILE.gguf`"
+            sentence = f"{self.work} needs a model made for it: start `edgespec serve {self.flag} FILE.gguf`"
             raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
         if not 0 < len(texts) <= MOST:
             sentence = f"{self.field} has {len(texts)} texts: 1 to {MOST:,} may be given at once"
@@ -106,7 +106,7 @@ class Embeddings:
             try:
                 return await asyncio.to_thread(child.ask, asked)
             except EngineDiedError as error:
-                raise Refusal(500, f"embedding failed: {error}", type="server_error") from None
+                raise Refusal(500, f"{self.work} failed: {error}", type="server_error") from None
             finally:
                 if self._idle_s is not None:
                     wait = max(self._idle_s, SHORTEST_S)
@@ -122,4 +122,4 @@ class Embeddings:
 class Reranker(Embeddings):
     """The same for a reranker: a vector is the one number that says how well a document fits a query."""
 
-    needs, flag, field = "reranking needs a model made for it", "--rerank", "documents"
+    work, flag, field = "reranking", "--rerank", "documents"

@@ -159,7 +159,7 @@ def test_a_request_without_words_only_loads(client: ollama.Client) -> None:
         ("/api/pull", {"model": "../../x"}, 404, "'../../x' is neither a pair of the catalogue nor"),
         ("/api/pull", {"model": "a\0b"}, 404, "the catalogue has no pair 'a\\x00b'"),
         ("/api/copy", {"source": "a", "destination": "b"}, 501, "/api/copy is not supported"),
-        ("/api/embed", {"model": MODEL, "input": "x"}, 501, "embeddings need a model made for them"),
+        ("/api/embed", {"model": MODEL, "input": "x"}, 501, "embedding needs a model made for it"),
     ],
 )
 def test_what_cannot_be_done_is_told_in_one_sentence(

@@ -206,7 +206,7 @@ def test_what_is_not_done_here_is_refused_once(server: Served) -> None:
     asked = []
     with openai.DefaultHttpxClient(event_hooks={"request": [asked.append]}) as http:
         client = openai.OpenAI(base_url=server.url, api_key="none", http_client=http)
-        with pytest.raises(openai.InternalServerError, match="embeddings need a model made for them"):
+        with pytest.raises(openai.InternalServerError, match="embedding needs a model made for it"):
             client.embeddings.create(model="x", input="hi")
     assert len(asked) == 1
 
