@@ -45,6 +45,10 @@ class SettingError(EdgeSpecError):
     exit_code = 2
 
 
+class UnknownPlaceError(SettingError):
+    """Tensors are to lie in a place that does not exist here."""
+
+
 class GrammarError(SettingError):
     """A JSON schema, grammar or regular expression is wrong, or too complex to follow."""
 

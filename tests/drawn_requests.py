@@ -21,6 +21,7 @@ OTHERS = {
     "POST /api/show": {400, 404},
     "POST /v1/embeddings": {400},
     "POST /embeddings": {400},
+    "POST /v1/rerank": {400},
     "POST /v1/chat/completions/input_tokens": {400},
     "POST /v1/fim/completions": {400},
     "POST /v1/messages/count_tokens": {400},

@@ -20,6 +20,7 @@ from tiny_gguf import write_hybrid, write_llama
 from tiny_projector import Kind, png, wav, write_projector, write_seeing
 
 from edgespec.core import media
+from edgespec.core.attachment import Attachment
 from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
@@ -27,7 +28,6 @@ from edgespec.core.values import Emitted, Failed, Started
 from edgespec.engine import pair as module
 from edgespec.engine.engine import Engine
 from edgespec.engine.media_reader import MediaReader
-from edgespec.engine.messages import Attachment
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError, SettingError
 from edgespec.llama.medium import Medium

@@ -346,6 +346,18 @@ def test_an_installed_pair_whose_files_are_gone_or_damaged_is_told(
     assert f"{path} of pair mine is gone: `edgespec import` it again" in capsys.readouterr().err
 
 
+def test_a_place_that_is_not_here_is_one_sentence(
+    small: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was planned as if nothing had been said."""
+    refused = {"error": "UnknownPlaceError", "message": "there is no NOWHERE"}
+    monkeypatch.setattr(
+        rates.JsonChild, "ask", lambda _, asked: {"devices": []} if "devices" in asked else refused
+    )
+    assert cli.main(["plan", "--target", str(small), "-ot", "ffn=NOWHERE"]) == 1
+    assert capsys.readouterr().err.endswith("edgespec: there is no NOWHERE\n")
+
+
 def test_what_llama_cpp_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(path: Path, *_: object, mixed: bool) -> None:
         path.write_bytes(b"no model")

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 from served import until
 
+from edgespec.core.attachment import Attachment, Mixed
 from edgespec.core.request import Request
 from edgespec.engine import request_reader as taking
 from edgespec.engine.messages import (
     LONGEST_TEXT,
-    Attachment,
     Cancel,
     LargeBodies,
-    Mixed,
     Refused,
     Submit,
     Tokenize,

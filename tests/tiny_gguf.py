@@ -307,6 +307,14 @@ def write_sliding(
     return path
 
 
+def write_reranker(path: Path, metadata: Mapping[str, Any] | None = None) -> Path:
+    """Write a random Qwen 3 with a classifier of two answers, and return `path`."""
+    norms = {f"blk.{il}.attn_{x}_norm.weight": np.ones(16, np.float32) for il in range(2) for x in "qk"}
+    classes = np.random.default_rng(1).normal(0, 0.2, (2, 64)).astype(np.float32)
+    told = {"qwen3.pooling_type": 4, "qwen3.classifier.output_labels": ["yes", "no"], **(metadata or {})}
+    return write_llama(path, arch="qwen3", metadata=told, tensors={**norms, "cls.output.weight": classes})
+
+
 def write_experts(
     path: Path,
     *,

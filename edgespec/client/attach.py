@@ -27,8 +27,10 @@ from edgespec.client.client import Client, proves
 from edgespec.client.private_engine import LOOK_AGAIN_S, PrivateEngine
 from edgespec.client.state_file import ServerState, states
 from edgespec.errors import EdgeSpecError, EndpointError
-from edgespec.pairs.store import default_files
+from edgespec.pairs.store import default_files, open_store
 from edgespec.system import config
+from edgespec_models import tiny
+from edgespec_models.shelf.store import EMBEDDED, StoreError
 
 GLANCE_S = 0.25  # a program that only looks whether an engine runs holds the lock for less
 
@@ -58,6 +60,24 @@ class WantedEngine:
             and (self.n_ctx is None or state.n_ctx >= self.n_ctx)
             and self.template in ("", state.template)
         )
+
+    def name(self) -> str | None:
+        """Returns the name of the pair whose files are wanted; None if it has none, or any pair will do."""
+        if self.target is None:
+            return None
+        files = self.target.resolve(), self.draft and self.draft.resolve()
+        if files == (tiny.target_path().resolve(), tiny.draft_path().resolve()):
+            return EMBEDDED
+        with suppress(StoreError):
+            for pair in open_store().pairs():
+                if files == (pair.target.path.resolve(), pair.draft and pair.draft.path.resolve()):
+                    return pair.name
+        return None
+
+    def is_beside(self, state: ServerState, info: Info) -> bool:
+        """True if a server, started for everybody, has the wanted pair in memory beside another."""
+        roomy = self.n_ctx is None or (info.n_ctx or 0) >= self.n_ctx
+        return not (state.private or self.template) and info.model == self.name() and info.loaded and roomy
 
     def _would_be_started(self, state: ServerState) -> bool:
         """True if a server has the default pair, with the usual context if none is asked for."""
@@ -172,12 +192,16 @@ def own(
 
 def _running(wanted: WantedEngine) -> Attached | None:
     """Returns a server that is what is wanted; those that stay before those that end with their owner."""
-    fitting = [state for state in states() if wanted.is_met(state)]
-    for state in sorted(fitting, key=lambda state: state.private):
-        if proves(state):
+    name = wanted.name()
+    for state in sorted(states(), key=lambda state: state.private):
+        met = wanted.is_met(state)
+        if (met or name and not state.private) and proves(state):
             client = Client.of(state)
+            client.model = None if wanted.target is None else state.model if met else name
             with suppress(EndpointError):  # it is just ending
-                return Attached(client, client.info(), wanted, lent=state.private)
+                info = client.info()
+                if met or wanted.is_beside(state, info):
+                    return Attached(client, info, wanted, lent=state.private)
     return None
 
 

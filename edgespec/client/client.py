@@ -39,6 +39,7 @@ class Client:
     server: Server
     ours: bool | None = None
     state: ServerState | None = field(default=None, repr=False)  # of a server that was found by its file
+    model: str | None = None  # what is asked, of several in its memory; None: what it chooses
 
     @classmethod
     def at(cls, url: str, key: str | None = None) -> Client:
@@ -86,7 +87,7 @@ class Client:
         if its engine died, PromptTooLongError with both counts if it gives them.
         """
         ours = self.speculates()
-        body = (options or AnswerOptions()).body(messages, ours=ours)
+        body = {**self._named(), **(options or AnswerOptions()).body(messages, ours=ours)}
         return AnswerStream(self.server, "/chat/completions", body)
 
     def speculates(self) -> bool:
@@ -109,7 +110,10 @@ class Client:
         models = self.models()
         if not models:
             raise EndpointError(f"{self.where} has no model: load one there first")
-        return models[0]
+        return next((info for info in models if info.model == self.model), models[0])
+
+    def _named(self) -> dict[str, str]:
+        return {"model": self.model} if self.model else {}
 
     def _info(self, told: Mapping[str, Any]) -> Info:
         about = told.get("meta")
@@ -144,7 +148,8 @@ class Client:
         """Returns how many tokens the prompt of a conversation has; None if the server cannot say."""
         if not self.speculates():
             return None
-        counted = self._json("POST", "/edgespec/count", {"messages": list(messages)}, root=True)
+        asked = {**self._named(), "messages": list(messages)}
+        counted = self._json("POST", "/edgespec/count", asked, root=True)
         n = counted.get("n_tokens")
         return n if isinstance(n, int) else None
 

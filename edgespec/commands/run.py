@@ -14,10 +14,10 @@ from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.commands import flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.request import grammar_for, request_for
+from edgespec.core.attachment import Attachment
 from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import Round
 from edgespec.engine.media_marks import mark, mixed
-from edgespec.engine.messages import Attachment
 from edgespec.errors import SettingError
 from edgespec.pairs.files import chat_template, pair_name
 from edgespec.pairs.projector import NONE

@@ -9,7 +9,7 @@ import re
 import secrets
 from collections.abc import Sequence
 
-from edgespec.engine.messages import Attachment, Mixed
+from edgespec.core.attachment import Attachment, Mixed
 
 _SECRET = f"<__media_{secrets.token_hex(16)}"
 MARKER = f"{_SECRET}__>"  # one without a number

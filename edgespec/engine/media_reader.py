@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.attachment import LARGEST, Attachment
 from edgespec.core.media import cells
-from edgespec.engine.messages import LARGEST, Attachment
 from edgespec.errors import EngineError, GivenUpError, ModelUnsupportedError, SettingError
 from edgespec.llama.medium import Medium
 from edgespec.system.json_child import ChildDiedError, JsonChild
@@ -31,12 +31,7 @@ from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, TOO_M
 
 BUDGET = 2**29  # bytes of rows that are kept
 LONGEST_S = 300.0  # for encoding one medium
-SHIPPED_EYE = {
-    "sees": 1,
-    "hears": 0,
-    "at_once": 0,
-    "buffers": 73_400,
-}  # what the embedded pair's projector can
+SHIPPED_EYE = {"sees": 1, "hears": 0, "at_once": 0, "buffers": 73_400}  # the embedded pair's projector
 PICTURE = Limits(cpu_s=20.0, wall_s=60.0, memory=2**30, text=2**27)
 Tokens = NDArray[np.int32]
 Piece = Tokens | Medium

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 from edgespec.chat.fill_in import FillTokens
+from edgespec.core.attachment import Mixed
 from edgespec.core.request import Request
 from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
 from edgespec.pairs.adapters import Adapter
@@ -42,28 +43,6 @@ class LoadRequest:
     draft: str | None
     settings: PairSettings
     queue: int
-
-
-LARGEST = {"picture": 30 * 2**20, "sound": 10 * 2**20}  # bytes of an attachment
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """A file that a prompt contains."""
-
-    kind: Literal["picture", "sound"]
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Mixed:
-    """A prompt with media: texts as a template rendered them, and what is between each two."""
-
-    texts: tuple[str, ...]
-    attached: tuple[Attachment, ...]  # one less
-
-    def __len__(self) -> int:
-        return sum(map(len, self.texts))
 
 
 Prompt = str | tuple[int, ...] | Mixed  # text as a template rendered it, token ids, or with media

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from edgespec.chat import template as chat
 from edgespec.chat.well_known import template_or_fallback
+from edgespec.core.attachment import Attachment, Mixed
 from edgespec.core.loop import Scorer
 from edgespec.core.pace.costs import Costs, unmeasured
 from edgespec.core.request import Request
@@ -24,7 +25,6 @@ from edgespec.engine.loading import OnProgress, PairFiles, load_what_fits
 from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
 from edgespec.engine.media_marks import mixed
 from edgespec.engine.media_reader import SHIPPED_EYE, MediaReader, Piece
-from edgespec.engine.messages import Attachment, Mixed
 from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.stream_maker import StreamMaker
 from edgespec.errors import EngineError, ModelUnsupportedError, SettingError

@@ -25,11 +25,11 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.attachment import Mixed  # fmt: skip
 from edgespec.engine.messages import (
     MOST_TOKENS,
     Cancel,
     LargeBodies,
-    Mixed,
     Ping,
     Pong,
     RefusalKind,
@@ -42,7 +42,7 @@ from edgespec.engine.messages import (
     Tokenized,
     longest_text,
     receive,
-)  # fmt: skip
+)
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError

@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
-from edgespec.errors import SettingError
+from edgespec.errors import UnknownPlaceError
 from edgespec.llama.ggml import libraries, local_devices
 from edgespec.pairs.placement import Rule
 
@@ -20,7 +20,7 @@ class _BufferOfTensors(ctypes.Structure):
 def tensor_rules(rules: Sequence[Rule], machines: Sequence[int]) -> Any:
     """Returns llama.cpp's array of the rules; keep it as long as the model loads.
 
-    machines: devices of other machines. Raises SettingError for a place that does not exist here.
+    machines: devices of other machines. Raises UnknownPlaceError for a place that does not exist here.
     """
     base, places = libraries()[1], {}
     for device in (*machines, *local_devices()):
@@ -28,7 +28,7 @@ def tensor_rules(rules: Sequence[Rule], machines: Sequence[int]) -> Any:
         for named in (base.ggml_backend_dev_name(device), base.ggml_backend_buft_name(buffer)):
             places[named.decode("utf-8", "replace")] = buffer
     if wrong := next((place for _, place in rules if place not in places), None):
-        raise SettingError(
+        raise UnknownPlaceError(
             f"--override-tensor names the place {wrong}, which is not here: there are {', '.join(places)}"
         )
     listed = (_BufferOfTensors * (len(rules) + 1))()  # the last one, of null pointers, ends it

@@ -11,7 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from edgespec.errors import DoesNotFitError, EdgeSpecError, MachineLostError, ModelFileError
+from edgespec.errors import (
+    DoesNotFitError,
+    EdgeSpecError,
+    MachineLostError,
+    ModelFileError,
+    UnknownPlaceError,
+)
 from edgespec.memory.free import free_memory, mapped_files
 from edgespec.memory.question import MemoryOracle, Question
 from edgespec.pairs.check import headers_of
@@ -41,7 +47,8 @@ def fitted(
 
     cards: the graphics cards that llama.cpp uses. taken: bytes of RAM that will be taken besides.
     Raises DoesNotFitError, which says what would fit, ModelFileError for a damaged header, which llama.cpp
-    never sees, and MachineLostError. Other problems of a sound file pass: loading it reports them.
+    never sees, MachineLostError and UnknownPlaceError. Other problems of a sound file pass: loading it
+    reports them.
     """
     try:
         if not (cards or settings.rpc) and _plenty(target, draft, settings, taken):
@@ -49,7 +56,7 @@ def fitted(
         fit = pair_fit(target, draft, settings, [ram(taken), *_machines(settings), *cards])
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
-    except MachineLostError:
+    except (MachineLostError, UnknownPlaceError):
         raise
     except EdgeSpecError:
         return settings, ()
@@ -233,6 +240,8 @@ def _asks(
                     rules=placed.rules,
                 )
             )
+        except UnknownPlaceError:
+            raise
         except EdgeSpecError:  # an architecture that this build does not know: loading it reports that
             return formula_need(
                 headers[model], cells=cells, n_rows=rows, kv_type=chosen, n_seq=settings.slots

@@ -10,14 +10,21 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from edgespec.errors import MachineLostError, ModelFileError, ModelUnsupportedError, SettingError
+from edgespec.errors import (
+    MachineLostError,
+    ModelFileError,
+    ModelUnsupportedError,
+    SettingError,
+    UnknownPlaceError,
+)
 from edgespec.pairs.placement import Rule
 from edgespec.pairs.settings import KvType
 from edgespec.system.json_child import JsonChild
 from edgespec_models.fit.need import Device, Need, Parts
 
 _ERRORS = {
-    kind.__name__: kind for kind in (ModelFileError, ModelUnsupportedError, SettingError, MachineLostError)
+    kind.__name__: kind
+    for kind in (ModelFileError, ModelUnsupportedError, SettingError, MachineLostError, UnknownPlaceError)
 }
 
 

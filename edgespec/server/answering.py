@@ -25,8 +25,9 @@ from starlette.types import Receive, Scope, Send
 from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
 from edgespec.chat.well_known import template_or_fallback, turn_end
+from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mixed
-from edgespec.engine.messages import Attachment, Loaded, LoadRequest, Submit, longest_text
+from edgespec.engine.messages import Loaded, LoadRequest, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales

@@ -20,8 +20,9 @@ from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
 from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.routes import OpenAIDialect
+from edgespec.server.dialects.rerank import RerankDialect
 from edgespec.server.dialects.responses.routes import ResponsesDialect
-from edgespec.server.embeddings import Embeddings
+from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.gate import Gate
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
@@ -39,7 +40,12 @@ WRONG_TYPE = ("_type", "_parsing", "literal_error", "model_attributes_type")  # 
 
 
 def make_app(
-    worker: Supervisor, settings: ServerSettings, state: ServerState, pairs: Pairs, embeddings: Embeddings
+    worker: Supervisor,
+    settings: ServerSettings,
+    state: ServerState,
+    pairs: Pairs,
+    embeddings: Embeddings,
+    reranker: Reranker,
 ) -> WebApp:
     """Returns the whole web application, behind its checks. state: what the server's file says of it."""
     app = FastAPI(
@@ -61,6 +67,7 @@ def make_app(
         OwnRoutes(worker, answering, metrics, state),
         ModelRoutes(answering, metrics.recent),
         EmbeddingDialect(embeddings),
+        RerankDialect(reranker),
         *(dialect(answering) for dialect in DIALECTS),
     ):
         app.include_router(routes.routes())
@@ -80,6 +87,7 @@ class WebApp(Logged):
         self._answering.settings = settings
         self._gate.renew(settings)
         self._answering.engines.unload_after(settings.idle_s)
+        self._answering.embeddings.keep(settings.idle_s)
 
 
 # -- mistakes

@@ -1,4 +1,4 @@
-"""Embeddings of a model named by --embed, in a child process that starts with the first request."""
+"""What the models of --embed and --rerank compute, each in a child that starts with the first request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ CHILD = "edgespec.llama.embedding_child"
 AT_ONCE = 32  # texts in one question to the child, behind which others may ask
 MOST = 2048  # texts in one request, as at OpenAI
 LONGEST_S = 120.0  # for one question
-Text = str | Sequence[int]  # as text, or as token ids
+SHORTEST_S = 0.5  # that the child is kept for another
+Text = str | Sequence[int] | tuple[str, str]  # as text, as token ids, or query and document
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +50,19 @@ class Embedded:
 class Embeddings:
     """The embedding model of a server, if it has one."""
 
+    needs, flag, field = "embeddings need a model made for them", "--embed", "input"
+
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self.size = path.stat().st_size if path else 0  # bytes
         self._child: JsonChild | None = None
         self._turn = asyncio.Lock()
+        self._idle_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def keep(self, idle_s: float | None) -> None:
+        """Ends the child after so long without a question, from the next answer on; None: never."""
+        self._idle_s = idle_s
 
     @property
     def name(self) -> str:
@@ -63,11 +72,11 @@ class Embeddings:
     async def embedded(self, texts: Sequence[Text], *, truncate: bool = False) -> Embedded:
         """Embeds texts. truncate: leave out the end of one that is too long. Raises Refusal."""
         if self.path is None:
-            sentence = "embeddings need a model made for them: start `edgespec serve --embed FILE.gguf`"
+            sentence = f"{self.needs}: start `edgespec serve {self.flag} FILE.gguf`"
             raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
         if not 0 < len(texts) <= MOST:
-            sentence = f"input has {len(texts)} texts: 1 to {MOST:,} may be embedded at once"
-            raise Refusal(400, sentence, param="input", code="invalid_value")
+            sentence = f"{self.field} has {len(texts)} texts: 1 to {MOST:,} may be given at once"
+            raise Refusal(400, sentence, param=self.field, code="invalid_value")
         vectors: list[tuple[float, ...]] = []
         n_tokens = 0
         for i in range(0, len(texts), AT_ONCE):
@@ -78,9 +87,9 @@ class Embeddings:
                 wrong = said["setting"]
                 raise Refusal(
                     400 if wrong else 500,
-                    f"input: {said['error']}" if wrong else said["error"],
+                    f"{self.field}: {said['error']}" if wrong else said["error"],
                     type="invalid_request_error" if wrong else "server_error",
-                    param="input" if wrong else None,
+                    param=self.field if wrong else None,
                     code="invalid_value" if wrong else "engine_error",
                 )
             raw = base64.b64decode(said["vectors"])
@@ -91,13 +100,26 @@ class Embeddings:
     async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
         """Asks the child, one question after the other. Raises Refusal."""
         async with self._turn:
+            if self._timer:
+                self._timer.cancel()
             child = self._child = self._child or JsonChild(CHILD, longest_s=LONGEST_S)
             try:
                 return await asyncio.to_thread(child.ask, asked)
             except EngineDiedError as error:
                 raise Refusal(500, f"embedding failed: {error}", type="server_error") from None
+            finally:
+                if self._idle_s is not None:
+                    wait = max(self._idle_s, SHORTEST_S)
+                    self._timer = asyncio.get_running_loop().call_later(wait, self.close)
 
     def close(self) -> None:
-        """Ends the child, and with it a question that is being answered."""
-        if self._child:
-            self._child.__exit__()
+        """Ends the child, and with it a question that is being answered; another one would start it again."""
+        child, self._child = self._child, None
+        if child:
+            child.__exit__()
+
+
+class Reranker(Embeddings):
+    """The same for a reranker: a vector is the one number that says how well a document fits a query."""
+
+    needs, flag, field = "reranking needs a model made for it", "--rerank", "documents"

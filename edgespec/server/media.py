@@ -7,8 +7,8 @@ import binascii
 from collections.abc import Sequence
 
 from edgespec.chat.sound import is_sound
+from edgespec.core.attachment import Attachment, Mixed
 from edgespec.engine.media_marks import MARKER
-from edgespec.engine.messages import Attachment, Mixed
 from edgespec.server.refusal import Refusal
 
 USUAL = "<__media__>"

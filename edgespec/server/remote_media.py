@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-from edgespec.engine.messages import LARGEST
+from edgespec.core.attachment import LARGEST
 from edgespec.server.refusal import Refusal
 
 LONGEST_S = 20.0  # for all pictures of a request

@@ -36,6 +36,7 @@ class ServerSettings:
     keys: tuple[str, ...] = ()  # any of them opens
     chat_template: str | None = None
     embed: Path | None = None  # the model of embeddings
+    rerank: Path | None = None
     # names that a request's Host may have, besides addresses and this machine's own
     hosts: frozenset[str] = frozenset()
     media_hosts: frozenset[str] = frozenset()  # from which pictures may be fetched that clients name

@@ -58,7 +58,12 @@ class Supervisor:
         if load is None:
             return self.current
         if load not in self.workers:
-            made = WorkerLife(load, self._moved, first=first, tell=self._tell, ping_s=self._ping_s)
+
+            def tell(sentence: str) -> None:
+                several = sum(one.in_memory for one in self.workers.values()) > 1
+                self._tell(f"{Path(load.target).name}: {sentence}" if several else sentence)
+
+            made = WorkerLife(load, self._moved, first=first, tell=tell, ping_s=self._ping_s)
             made.idle_s = self._idle_s
             self.workers[load] = made
         return self.workers[load]

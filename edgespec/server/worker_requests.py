@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Sequence
 
+from edgespec.core.attachment import Mixed
 from edgespec.core.values import Emitted, PromptProgress, Started
 from edgespec.engine.messages import (
     MOST_TOKENS,
@@ -13,7 +14,6 @@ from edgespec.engine.messages import (
     Cancel,
     LargeBodies,
     Loaded,
-    Mixed,
     Ping,
     SlotAction,
     SlotDone,

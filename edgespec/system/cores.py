@@ -12,8 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import psutil
-
 from edgespec.errors import SettingError
 
 MOST_THREADS = 512  # GGML_MAX_N_THREADS
@@ -49,6 +47,8 @@ def performance_cores() -> int:
         fast = _mac_performance_cores()
         if fast:
             return fast
+    import psutil  # takes a hundredth of a second, and few commands count cores
+
     return max(1, psutil.cpu_count(logical=False) or os.cpu_count() or 1)
 
 

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from streams_together import OURS, PLAIN, healthy, our_port, ours, running, theirs
+from streams_together import OURS, PLAIN, healthy, only, our_port, ours, running, theirs
 from tiny_projector import message, png
 
 SIZE = 640, 480
@@ -65,11 +65,13 @@ def main() -> int:
         for i in range(WARM + asked.pictures):
             picture = png(*SIZE, colour=(*rng.integers(256, size=2).tolist(), 30))
             order = list(ports)[:: 1 if i % 2 else -1]
-            times = {name: [first_text(ports[name], picture) for _ in "12"] for name in order}
+            times = {}
+            for name in order:
+                with only(ports[name]) as port:
+                    times[name] = [first_text(port, picture) for _ in "12"]
             found += [[times[PLAIN], times[OURS]]] * (i >= WARM)
     took = np.array(found)  # (pictures, servers, new or known)
-    for i, kind in enumerate(("new", "known")):
-        peers, owns = took[:, 0, i], took[:, 1, i]
+    for kind, peers, owns in (("new", *took[:, :, 0].T), ("known", *took[:, :, 1].T)):
         low, middle, high = np.quantile(owns / peers, (0.1, 0.5, 0.9)).tolist()
         told = f"{1000 * np.median(peers):.1f} and {1000 * np.median(owns):.1f} ms"
         print(f"{kind} picture: {told}, {middle:.3f} (80 % in {low:.3f} to {high:.3f})", flush=True)

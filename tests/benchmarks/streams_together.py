@@ -4,10 +4,11 @@
         [--streams 1 4 8] [--temperatures 0 0.8] [--repeats 3] [-n 48] [--before CHECKOUT] [--chat]
         [--json FILE]
 
-All servers are up all the time, and answer the same prompts over HTTP, one server at a time in random
-order. A round of n streams: n requests are sent at once, end tokens are banned, each answer has the same
-length. tok/s is all tokens over the time from the first request to the last token. TTFT is from the
-request to the first text that arrives; gaps are the times between two pieces of an answer's text.
+All servers answer the same prompts over HTTP, one server at a time in random order; the others are
+stopped meanwhile, for an idle one of ours times evaluation sizes. A round of n streams: n requests are sent
+at once, end tokens are banned, each answer has the same length. tok/s is all tokens over the time from the
+first request to the last token. TTFT is from the request to the first text that arrives; gaps are the times
+between two pieces of an answer's text.
 
 Prompts are held-out ones of the embedded pair, other ones in each round, so nobody has them in a cache;
 EdgeSpec knows only the pair's costs, measured when it is loaded. --before: another checkout of
@@ -39,6 +40,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
+import psutil
 from pairs import draft_file, target_file
 
 from edgespec.commands.bench.peer_command import PeerSettings, command
@@ -135,6 +137,23 @@ def prompts() -> Iterator[str]:
 # ---- the servers ------------------------------------------------------------------------------------------
 
 
+_servers: dict[int, psutil.Process] = {}  # by their ports
+
+
+@contextmanager
+def only(port: int) -> Iterator[int]:
+    """Stops all other servers meanwhile."""
+    trees = [[one, *one.children(recursive=True)] for other, one in _servers.items() if other != port]
+    others = [process for tree in trees for process in tree]
+    for process in others:
+        process.suspend()
+    try:
+        yield port
+    finally:
+        for process in reversed(others):  # a worker before the one that asks whether it is there
+            process.resume()
+
+
 @contextmanager
 def running(
     words: list[str], ready: Callable[[str], int | None], checkout: Path | None = None
@@ -155,8 +174,10 @@ def running(
             while (port := ready(Path(log.name).read_text(errors="replace"))) is None:
                 assert process.poll() is None and time.monotonic() < end, Path(log.name).read_text()[-2000:]
                 time.sleep(0.1)
+            _servers[port] = psutil.Process(process.pid)
             yield port
         finally:
+            _servers.pop(port or 0, None)
             process.send_signal(signal.SIGTERM)
             process.wait(30)
 
@@ -213,9 +234,10 @@ def measured(ports: dict[str, int], arguments: argparse.Namespace) -> Iterator[R
             for n in arguments.streams:
                 asked = [next(texts) for _ in range(n)]
                 for name in rng.permutation(list(ports)):
-                    one = round_of(
-                        str(name), ports[name], asked, n_tokens=arguments.tokens, temperature=temperature
-                    )
+                    with only(ports[name]) as port:
+                        one = round_of(
+                            str(name), port, asked, n_tokens=arguments.tokens, temperature=temperature
+                        )
                     told = f"{repeat} T={temperature:g} {n} x {name:12} {one.speed:6.1f} tok/s"
                     print(told, f"TTFT {np.median([a.ttft for a in one.answers]):5.2f} s", file=sys.stderr)
                     yield one
@@ -231,9 +253,10 @@ def second_turns(ports: dict[str, int], repeats: int, n_tokens: int) -> dict[str
         start = repeat * CHAT_CHARACTERS
         text = everything[start : start + CHAT_CHARACTERS]
         for name in rng.permutation(list(ports)):
-            first = ask(ports[name], text, n_tokens=n_tokens, temperature=0, seed=1)
-            turn = text + first.text + SECOND_TURN
-            second = ask(ports[name], turn, n_tokens=n_tokens, temperature=0, seed=1)
+            with only(ports[name]) as port:
+                first = ask(port, text, n_tokens=n_tokens, temperature=0, seed=1)
+                turn = text + first.text + SECOND_TURN
+                second = ask(port, turn, n_tokens=n_tokens, temperature=0, seed=1)
             found[str(name)].append([first, second])
             told = f"TTFT {first.ttft:.2f} s, then {second.ttft:.3f} s, {second.cached} tokens cached"
             print(f"chat {repeat} {name:12} {told}", file=sys.stderr)

@@ -110,6 +110,7 @@ with Pair({str(tiny_target)!r}, None, PairSettings(n_ctx=256, threads=1, remembe
     assert "too little memory for target.gguf" in done.stderr and "--gpu-layers" in done.stderr
 
 
+@pytest.mark.timeout(400)  # shaders are compiled for each size that is measured
 def test_commands_name_the_card(
     card: Device, tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

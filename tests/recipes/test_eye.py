@@ -8,10 +8,10 @@ from io import BytesIO
 import numpy as np
 import pytest
 
+from edgespec.core.attachment import Attachment
 from edgespec.core.request import Request
 from edgespec.engine.media_marks import mark
 from edgespec.engine.media_reader import SHIPPED_EYE, MediaReader
-from edgespec.engine.messages import Attachment
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.medium import Medium

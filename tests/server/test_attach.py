@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,14 @@ import pytest
 from announced import announced
 from commands import posix
 from served import NO_END, served, until
+from tiny_gguf import write_llama
 
 from edgespec.client.attach import Attached, Progress, WantedEngine, attach, connect, start_lock
 from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError
 from edgespec_models import tiny
+from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
 ENDLESS = AnswerOptions(sampling={"temperature": 2}, beside={"logit_bias": NO_END})
@@ -199,6 +202,32 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
         named = connect(Client.at(server.url))
         assert named.info.speculates and named.again().model == "embedded"
     assert str(named.fault()).endswith("has ended")
+
+
+@pytest.mark.slow
+def test_a_pair_beside_another_is_found_in_a_server_and_asked_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tiny_draft: Path
+) -> None:
+    """The server's file tells of the pair that was loaded last: for the other one, an engine was started."""
+    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("EDGESPEC_DATA_DIR", str(tmp_path / "data"))
+    small = write_llama(tmp_path / "small.gguf", seed=2)
+    Store(tmp_path / "data").add(
+        InstalledPair("small", InstalledModel((str(small),), small.stat().st_size), None, "imported", 0.0)
+    )
+    first, second = WantedEngine(target=tiny_target, draft=tiny_draft), WantedEngine(target=small)
+    with served(tmp_path, "embedded") as server:
+        assert server.ask("/api/generate", {"model": "small", "keep_alive": -1}).status == 200
+        for wanted, name in ((first, "embedded"), (second, "small"), (first, "embedded")):
+            engine = attach(wanted)
+            assert not engine.private and engine.model == name
+            assert (engine.client.count(HELLO) == 12) is (name == "embedded")
+            [*_, ended] = engine.client.chat(HELLO, AnswerOptions(max_tokens=2))
+            assert isinstance(ended, Ended)
+        too_long = replace(second, n_ctx=600), replace(second, template="another")
+        [told] = [client.state for client in Client.found()]
+        assert told and not any(one.is_beside(told, engine.info) for one in too_long)
+        assert server.ask("/v1/models").json["data"][0]["id"] == "small", "it stays the current one"
 
 
 def state(**told: object) -> ServerState:

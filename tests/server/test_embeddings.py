@@ -9,8 +9,9 @@ import socket
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import pytest
 from commands import refused
 from late import ollama, openai
 from served import Served, served, until
-from tiny_gguf import write_llama
+from tiny_gguf import write_llama, write_reranker
 
 from edgespec.llama.model import Model
 from edgespec.server.embeddings import Embeddings
@@ -100,6 +101,20 @@ def test_llama_servers_and_ollamas_formats(server: Served, client: openai.OpenAI
         assert "mean:latest" in [one.model for one in theirs.list().models]
 
 
+@pytest.mark.slow
+def test_the_model_is_kept_as_long_as_ollamas_clients_ask(server: Served) -> None:
+    """keep_alive had no effect on it."""
+    with ollama.Client(host=server.url.removesuffix("/v1")) as theirs:
+        wanted = np.array(theirs.embed("mean", TEXTS[:1]).embeddings)
+        assert theirs.embed("mean", TEXTS[:1], keep_alive="1s").embeddings
+        assert len(children := server.children("edgespec.llama.embedding_child")) == 1
+        theirs.embed("mean", TEXTS[:1], keep_alive=0)
+        until(lambda: not any(child.is_running() for child in children))
+        assert np.array(theirs.embed("mean", TEXTS[:1], keep_alive=-1).embeddings) == pytest.approx(
+            wanted[:1]
+        )
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
@@ -167,23 +182,96 @@ def test_a_server_without_an_embedding_model_says_how_to_have_one(dialects: Serv
     assert "there is no file" in refused("serve", "--embed", tmp_path / "nothing.gguf", code=1)
 
 
-@pytest.mark.slow
-def test_vectors_are_those_of_llama_server(client: openai.OpenAI, model: Path, tmp_path: Path) -> None:
+@contextmanager
+def peer(folder: Path, *flags: str) -> Iterator[Callable[[str, object], Any]]:
+    """Yields what asks llama-server; skips the test without one."""
     if not PEER:
         pytest.skip("EDGESPEC_TEST_PEER names no llama-server")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [PEER, "--embedding", "-m", str(model), "-c", "512", "--port", str(port)]
-    with (tmp_path / "log").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as peer:
+
+    def ask(path: str, body: object) -> Any:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", json.dumps(body).encode())
+        request.add_header("content-type", "application/json")
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+    words = [PEER, *flags, "-c", "512", "--port", str(port)]
+    with (folder / "log").open("wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
         try:
-            until(lambda: b"listening" in (tmp_path / "log").read_bytes(), 60)
-            for text in TEXTS:
-                body = json.dumps({"input": text}).encode()
-                request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/embeddings", body)
-                request.add_header("content-type", "application/json")
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    [theirs] = json.load(answer)["data"]
-                assert vectors(client, text)[0] == pytest.approx(theirs["embedding"], abs=1e-4)
+            until(lambda: b"listening" in (folder / "log").read_bytes(), 60)
+            yield ask
         finally:
-            peer.kill()
+            process.kill()
+
+
+@pytest.mark.slow
+def test_vectors_are_those_of_llama_server(client: openai.OpenAI, model: Path, tmp_path: Path) -> None:
+    with peer(tmp_path, "--embedding", "-m", str(model)) as ask:
+        for text in TEXTS:
+            [theirs] = ask("/v1/embeddings", {"input": text})["data"]
+            assert vectors(client, text)[0] == pytest.approx(theirs["embedding"], abs=1e-4)
+
+
+RANKED = {"query": "the {document} word", "documents": [*TEXTS, ""]}
+RERANKERS: list[dict[str, Any]] = [
+    {"tokenizer.ggml.add_eos_token": True, "tokenizer.ggml.add_sep_token": True,
+     "tokenizer.ggml.seperator_token_id": 509},
+    {"tokenizer.chat_template.rerank": "<|im_start|>{query}<|im_end|>{document}"},
+    {},
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", RERANKERS, ids=["tokens", "template", "plain"])
+def test_ranks_are_those_of_llama_server(tmp_path: Path, more: dict[str, Any]) -> None:
+    file = write_reranker(tmp_path / "ranks.gguf", more)
+    asked = RANKED if len(more) > 1 else {**RANKED, "query": "the word"}  # theirs fills in a query's braces
+    with (
+        served(tmp_path, "--rerank", str(file)) as server,
+        peer(tmp_path, "--rerank", "-m", str(file)) as ask,
+    ):
+        for text in asked["documents"]:
+            one = {**asked, "documents": [text]}
+            [mine], [theirs] = (
+                server.ask("/v1/rerank", one).json["results"],
+                ask("/v1/rerank", one)["results"],
+            )
+            assert mine == pytest.approx(theirs, abs=1e-4)
+        mine, theirs = server.ask("/v1/rerank", asked).json, ask("/v1/rerank", asked)
+        scores, same = ({r["index"]: r["relevance_score"] for r in a["results"]} for a in (mine, theirs))
+        assert scores == pytest.approx(same, abs=2e-3), "cells lie elsewhere: their batches have 4 texts"
+        assert [*scores.values()] == sorted(scores.values(), reverse=True)
+        assert len({round(score, 2) for score in scores.values()}) > 2
+        assert mine["usage"] == theirs["usage"] and mine.keys() == theirs.keys()
+        assert server.ask("/rerank", {**asked, "top_n": 1}).json["results"] == mine["results"][:1]
+        listed = {"query": asked["query"], "texts": asked["documents"], "return_text": True}
+        for one in server.ask("/rerank", listed).json:
+            assert one["text"] == asked["documents"][one["index"]] and one["score"] == scores[one["index"]]
+        assert ask("/rerank", listed)[0].keys() == one.keys()
+        if more:
+            return
+        for query, words in (("word " * 3000, "documents: a text has"), ("", "documents: a text is empty")):
+            wrong = server.ask("/v1/rerank", {"query": query, "documents": [""]})
+            assert wrong.status == 400 and wrong.error["message"].startswith(words)
+
+
+def test_what_cannot_be_ranked_is_told_in_one_sentence(dialects: Served) -> None:
+    for body, words, status in (
+        ({"documents": ["a"]}, "query is missing", 400),
+        ({"query": "a", "documents": [7]}, "documents.0 is 7", 400),
+        ({"query": "a", "documents": ["a"], "top_n": -1}, "top_n is -1", 400),
+        ({"query": "a", "documents": ["a"]}, "start `edgespec serve --rerank FILE.gguf`", 501),
+    ):
+        answered = dialects.ask("/v1/rerank", body)
+        assert answered.status == status and words in answered.error["message"]
+
+
+@pytest.mark.slow
+def test_a_file_of_the_other_kind_is_refused_before_it_is_loaded(tmp_path: Path, model: Path) -> None:
+    ranks = write_reranker(tmp_path / "ranks.gguf")
+    assert "ranks.gguf is no embedding model" in refused("serve", "--embed", ranks, code=1)
+    assert "mean.gguf is no reranker: its file" in refused("serve", "--rerank", model, code=1)
+    no_classes = write_llama(tmp_path / "no.gguf", metadata={"llama.pooling_type": 4})
+    assert "no.gguf is no reranker: its file" in refused("serve", "--rerank", no_classes, code=1)

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 
 from edgespec.client.state_file import ServerState
 from edgespec.server.app import make_app
-from edgespec.server.embeddings import Embeddings
+from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.logs import set_up
 from edgespec.server.settings import ServerSettings
 
@@ -123,7 +123,7 @@ def test_a_real_fault_is_answered_500_and_written_with_its_id(capsys: pytest.Cap
         for log in ("text", "json"):
             set_up("text" if log == "text" else "json")
             with TestClient(
-                make_app(worker, ServerSettings(), state, pairs, Embeddings(None)),
+                make_app(worker, ServerSettings(), state, pairs, Embeddings(None), Reranker(None)),
                 raise_server_exceptions=False,
             ) as client:
                 answered = client.get("http://localhost/v1/models")

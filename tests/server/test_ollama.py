@@ -156,6 +156,8 @@ def test_a_request_without_words_only_loads(client: ollama.Client) -> None:
         ("/api/generate", {"model": MODEL, "prompt": "x", "images": ["aGk="]}, 400, "image input"),
         ("/api/generate", {"model": MODEL, "prompt": "x", "template": "{{ .Prompt }}"}, 400, "template"),
         ("/api/show", {}, 400, "model is missing"),
+        ("/api/pull", {"model": "../../x"}, 404, "'../../x' is neither a pair of the catalogue nor"),
+        ("/api/pull", {"model": "a\0b"}, 404, "the catalogue has no pair 'a\\x00b'"),
         ("/api/copy", {"source": "a", "destination": "b"}, 501, "/api/copy is not supported"),
         ("/api/embed", {"model": MODEL, "input": "x"}, 501, "embeddings need a model made for them"),
     ],

@@ -7,15 +7,17 @@ from collections.abc import Iterator
 import pytest
 from drawn_requests import OPERATIONS, OTHERS, ask
 from served import Served, served
-from tiny_gguf import write_llama
+from tiny_gguf import write_llama, write_reranker
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("server")
     embed = write_llama(folder / "mean.gguf", metadata={"llama.pooling_type": 1})
-    flags = ("--ctx", "64", "--max-seconds", "20", "--embed", str(embed), "--slot-save-path", str(folder))
-    with served(folder, *flags) as server:
+    rerank = write_reranker(folder / "ranks.gguf")
+    models = ("--embed", str(embed), "--rerank", str(rerank))
+    flags = ("--ctx", "64", "--max-seconds", "20", "--slot-save-path", str(folder))
+    with served(folder, *models, *flags) as server:
         yield server
 
 

@@ -15,7 +15,7 @@ import pytest
 from served import served
 from tiny_projector import message, png, write_projector
 
-from edgespec.engine.messages import Attachment
+from edgespec.core.attachment import Attachment
 from edgespec.server import remote_media
 from edgespec.server.answering import Answering
 from edgespec.server.dialects.openai.requests import ChatRequest

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.commands.plan.stub import write_stub
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import EdgeSpecError, UnknownPlaceError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.allotment import ALL
@@ -26,12 +26,17 @@ def fit_of_heads(
     settings: PairSettings | None = None,
     projector: Need | None = None,
 ) -> Fit | None:
-    """Returns the memory that a pair takes, by its headers alone; None if that is impossible."""
+    """Returns the memory that a pair takes, by its headers alone; None if that is impossible.
+
+    Raises UnknownPlaceError.
+    """
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:
         try:
             first = write_stub(Path(folder), "target", target)
             second = write_stub(Path(folder), "draft", draft) if draft else None
             return pair_fit(first, second, settings or PairSettings(), projector=projector)
+        except UnknownPlaceError:
+            raise
         except (EdgeSpecError, OSError):
             return None
 

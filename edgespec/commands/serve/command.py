@@ -41,6 +41,7 @@ DESCRIPTION = """Answers OpenAI-style requests over HTTP, at http://HOST:PORT/v1
 EPILOG = """Every user of this machine can read a key given on the command line; --api-key-file and
 EDGESPEC_API_KEY keep it private. Ctrl+C lets running answers finish; a second Ctrl+C does not wait."""
 SLOTS = 4  # without --slots
+RANK = 4  # the pooling of a reranker, in its file
 LONGEST_KEYS = 2**16  # characters of a file of keys
 
 
@@ -75,6 +76,7 @@ def _add_endpoint(command: argparse.ArgumentParser) -> None:
         help=f"also listen on 127.0.0.1:{OLLAMA}, where many programs look for Ollama",
     )
     group.add_argument("--embed", metavar="FILE", help="GGUF file of an embedding model, for /v1/embeddings")
+    group.add_argument("--rerank", metavar="FILE", help="GGUF file of a reranker, for /v1/rerank")
     group.add_argument("--alias", metavar="NAME", help="the model's name, as clients see it")
     group.add_argument(
         "--verbose",
@@ -305,7 +307,8 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         alias=arguments.alias,
         keys=_keys(arguments),
         chat_template=chat_template(arguments),
-        embed=_embedding_model(arguments.embed) if arguments.embed else None,
+        embed=_pooling_model(arguments.embed, "--embed") if arguments.embed else None,
+        rerank=_pooling_model(arguments.rerank, "--rerank") if arguments.rerank else None,
         hosts=frozenset([*arguments.allowed_host, *addresses(arguments.host)]),
         media_hosts=frozenset(filter(None, map(str.strip, arguments.media_url_hosts.lower().split(",")))),
         origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin + [PROGRAMS] * arguments.ollama),
@@ -331,15 +334,19 @@ def _slot_folder(name: str) -> Path:
     return path
 
 
-def _embedding_model(name: str) -> Path:
-    """Returns the file of an embedding model. Raises ModelFileError, ModelUnsupportedError."""
+def _pooling_model(name: str, flag: str) -> Path:
+    """Returns the file of an embedding model or a reranker. Raises ModelFileError, ModelUnsupportedError."""
     path = Path(name).resolve()
     try:
         header = read_file(path)
     except HeaderError as error:
-        raise ModelFileError(f"--embed: {error}") from None
-    if not header.of_architecture("pooling_type"):
-        raise ModelUnsupportedError(f"--embed: {path.name} is no embedding model: its file names no pooling")
+        raise ModelFileError(f"{flag}: {error}") from None
+    pooling = header.of_architecture("pooling_type")
+    ranks = pooling == RANK and any(tensor.name.startswith("cls") for tensor in header.tensors)
+    if flag == "--rerank" and not ranks:
+        raise ModelUnsupportedError(f"{flag}: {path.name} is no reranker: its file has no pooling by rank")
+    if flag == "--embed" and pooling in (None, 0, RANK):
+        raise ModelUnsupportedError(f"{flag}: {path.name} is no embedding model: its file names no pooling")
     return path
 
 

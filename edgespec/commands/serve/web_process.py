@@ -26,7 +26,7 @@ from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError
 from edgespec.server.announcing import Announcer, first_state
 from edgespec.server.app import WebApp, make_app
-from edgespec.server.embeddings import Embeddings
+from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs
 from edgespec.server.parent_process import ParentProcess
@@ -65,8 +65,10 @@ async def serve(
         private=parent is not None,
         template=settings.chat_template,
     )
-    embeddings = Embeddings(settings.embed)
-    app = make_app(worker, settings, state, pairs, embeddings)
+    embeddings, reranker = Embeddings(settings.embed), Reranker(settings.rerank)
+    for beside in (embeddings, reranker):
+        beside.keep(settings.idle_s)
+    app = make_app(worker, settings, state, pairs, embeddings, reranker)
     server = StoppableServer(_how(app), worker)
     if file and file.can_be_asked():
         renew = partial(_renew, file, app, worker, listeners)
@@ -92,6 +94,7 @@ async def serve(
         announcer.close()
         RENDERER.close()  # threads that wait for it would delay the end
         embeddings.close()  # the same
+        reranker.close()
         await worker.stop()
     if worker.current.failed and not worker.current.about:
         say(worker.current.failed.message)

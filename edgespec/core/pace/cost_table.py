@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -95,7 +94,7 @@ class Pulse:
             return True
         if len(self._surprises) < self._patience:
             return False
-        off = median(self._surprises[-SURPRISES:]) - math.log(self.level)
+        off = sorted(self._surprises[-SURPRISES:])[SURPRISES // 2] - math.log(self.level)
         return abs(off) > SURPRISE
 
     def note(self, seen: _Seen) -> None:

@@ -12,8 +12,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.traits import traits_of
+from edgespec.core.attachment import Mixed
 from edgespec.engine.media_marks import MARKER
-from edgespec.engine.messages import Loaded, Mixed, SlotName
+from edgespec.engine.messages import Loaded, SlotName
 from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for

@@ -95,7 +95,19 @@ class OllamaOptions(BaseModel):
         return {RENAMED.get(name, name): value for name, value in said.items()}
 
 
-class OllamaFields(BaseModel):
+class Kept(BaseModel):
+    """What says how long a model stays loaded."""
+
+    keep_alive: KeepAlive | None = None
+
+    @property
+    def idle_s(self) -> float | None:
+        """After how long without a request the model is to be unloaded; None: never."""
+        kept = self.keep_alive
+        return kept if kept is not None and 0 <= kept < LONGEST_S else None
+
+
+class OllamaFields(Kept):
     """What a chat and a generation share."""
 
     model: ModelName
@@ -103,16 +115,9 @@ class OllamaFields(BaseModel):
     format: Literal["", "json"] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
     think: StrictBool | StrictStr | None = None
-    keep_alive: KeepAlive | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Top | None = None
     edgespec: Speculation | None = None
-
-    @property
-    def idle_s(self) -> float | None:
-        """After how long without a request the model is to be unloaded; None: never."""
-        kept = self.keep_alive
-        return kept if kept is not None and 0 <= kept < LONGEST_S else None
 
     @property
     def silent(self) -> bool:
@@ -199,7 +204,7 @@ class OllamaGenerate(OllamaFields):
         return as_chat({**self.fields(), "messages": messages})
 
 
-class OllamaEmbed(BaseModel):
+class OllamaEmbed(Kept):
     """POST /api/embed; prompt: the only text of /api/embeddings."""
 
     input: StrictStr | Listed[StrictStr] = ""

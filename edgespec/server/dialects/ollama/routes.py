@@ -42,10 +42,12 @@ from edgespec.server.dialects.ollama.requests import (
     OllamaGenerate,
 )
 from edgespec.server.dialects.openai.requests import ChatRequest
+from edgespec.server.embeddings import Embedded, Text
 from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader, readers
+from edgespec_models.shelf.store import StoreError
 
 if TYPE_CHECKING:
     from edgespec_models.hub.model_pull import ModelPull
@@ -219,8 +221,7 @@ class OllamaDialect(Dialect):
 
     async def embed(self, wanted: OllamaEmbed, request: Request) -> Response:
         """Returns a vector for each text."""
-        texts = texts_of(wanted.input)
-        found = await self.answering.embeddings.embedded(texts, truncate=wanted.truncate is not False)
+        found = await self._embedded(wanted, texts_of(wanted.input))
         short = await found.shortened(wanted.dimensions)
         beside = {
             "model": tagged(self.answering.embeddings.name),
@@ -232,8 +233,12 @@ class OllamaDialect(Dialect):
 
     async def embed_one(self, wanted: OllamaEmbed) -> dict[str, Any]:
         """Returns the vector of one text, in the older format."""
-        found = await self.answering.embeddings.embedded([wanted.prompt or ""], truncate=True)
-        return {"embedding": found.vectors[0]}
+        return {"embedding": (await self._embedded(wanted, [wanted.prompt or ""])).vectors[0]}
+
+    async def _embedded(self, wanted: OllamaEmbed, texts: Sequence[Text]) -> Embedded:
+        if wanted.keep_alive is not None:
+            self.answering.embeddings.keep(wanted.idle_s)
+        return await self.answering.embeddings.embedded(texts, truncate=wanted.truncate is not False)
 
     async def refused(self, request: Request) -> Response:
         """Refuses what changes or publishes models: their files belong to the hub's cache."""
@@ -243,9 +248,17 @@ class OllamaDialect(Dialect):
 
     async def pull(self, wanted: NamedModel) -> Response:
         """Downloads a pair, with the first draft that fits; tells how far it is, in lines or at its end."""
-        from edgespec_models.hub.model_pull import ModelPull  # a third of what a server imports at its start
+        from edgespec_models.hub.errors import HubError  # these are a third of what a server imports
+        from edgespec_models.hub.model_pull import ModelPull
+        from edgespec_models.hub.pull import order
+        from edgespec_models.shelf.catalogue import CatalogueError
 
-        lines = _pulled(ModelPull(wanted.called(), self.answering.pairs.store))
+        name = wanted.called()
+        try:
+            order(name)  # before an answer begins that cannot be a refusal any more
+        except (HubError, CatalogueError, StoreError) as error:
+            raise Refusal(404, str(error), param="model", code="model_not_found") from None
+        lines = _pulled(ModelPull(name, self.answering.pairs.store))
         if wanted.stream is not False:
             return StreamingResponse(_encoded(lines), media_type=LineStream.kind)
         *_, last = [line async for line in lines]

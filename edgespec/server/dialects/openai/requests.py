@@ -15,10 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.chat.sound import is_sound
+from edgespec.core.attachment import Attachment
 from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
 from edgespec.engine.media_marks import mark
-from edgespec.engine.messages import Attachment, Prompt, Submit
+from edgespec.engine.messages import Prompt, Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.adapters import Scales
