@@ -60,19 +60,21 @@ def main() -> int:
         running(words + with_eye, partial(lambda port, _: healthy(port), port)) as peer,
         running(ours(asked.target, None, **how) + with_eye, our_port) as own,
     ):
-        ports, found = {PLAIN: peer, OURS: own}, []
+        ports = {PLAIN: peer, OURS: own}
+        found: list[list[list[float]]] = []
         for i in range(WARM + asked.pictures):
-            picture = png(*SIZE, colour=tuple(rng.integers(256, size=3).tolist()))
+            picture = png(*SIZE, colour=(*rng.integers(256, size=2).tolist(), 30))
             order = list(ports)[:: 1 if i % 2 else -1]
-            took = {}
+            times = {}
             for name in order:
-                with only(ports[name]) as asked_port:
-                    took[name] = [first_text(asked_port, picture) for _ in "12"]
-            found += [[took[PLAIN], took[OURS]]] * (i >= WARM)
-    for kind, (peers, owns) in zip(("new", "known"), np.array(found).transpose(2, 1, 0), strict=True):
-        low, ratio, high = np.quantile(owns / peers, (0.1, 0.5, 0.9)).tolist()
+                with only(ports[name]) as port:
+                    times[name] = [first_text(port, picture) for _ in "12"]
+            found += [[times[PLAIN], times[OURS]]] * (i >= WARM)
+    took = np.array(found)  # (pictures, servers, new or known)
+    for kind, peers, owns in (("new", *took[:, :, 0].T), ("known", *took[:, :, 1].T)):
+        low, middle, high = np.quantile(owns / peers, (0.1, 0.5, 0.9)).tolist()
         told = f"{1000 * np.median(peers):.1f} and {1000 * np.median(owns):.1f} ms"
-        print(f"{kind} picture: {told}, {ratio:.3f} (80 % in {low:.3f} to {high:.3f})", flush=True)
+        print(f"{kind} picture: {told}, {middle:.3f} (80 % in {low:.3f} to {high:.3f})", flush=True)
     return 0
 
 
