@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from edgespec import __version__
-from edgespec.commands.flags import FILES
 from edgespec.errors import SettingError
 from edgespec.system import isolate
+
+FILES = """Without a pair or --target, EdgeSpec uses the pair you pulled last; if there is none, the embedded
+pair, a tiny model trained on Python's source and documentation."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,6 @@ from edgespec.pairs.rope import Scaling
 from edgespec.pairs.settings import KvType
 from edgespec.sampling.settings import NUMBERS
 
-FILES = """Without a pair or --target, EdgeSpec uses the pair you pulled last; if there is none, the embedded
-pair, a tiny model trained on Python's source and documentation."""
 ROPE = (
     ("--rope-scale", float, "read N times as far as the model was trained for"),
     ("--rope-freq-base", float, "base of the frequencies (default: what the file says)"),
