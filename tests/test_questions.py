@@ -79,7 +79,7 @@ async def test_a_paste_is_folded_in_the_transcript_and_when_its_question_is_edit
         view = it.chat.query_one(QuestionView)
         view.focus()
         await it.pilot.press("o")
-        assert view.region.height > 2000
+        await it.until(lambda: view.region.height > 2000)
         await it.pilot.press("o")
         await it.until(lambda: view.region.height < 6)
 

@@ -102,7 +102,8 @@ class Worker:
             except queue.Empty:
                 if self._engine.idle:
                     remote.end_if_lost(self._pair.settings.rpc)
-                if self._engine.idle and self._used and not self._engine.tidy():
+                idle = self._engine.idle and not self._reader.own_work  # no picture is being encoded, either
+                if idle and self._used and not self._engine.tidy():
                     self._pair.look_again()
             if not self._engine.idle:
                 self._used = True
