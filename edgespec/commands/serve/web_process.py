@@ -96,11 +96,17 @@ async def serve(
         embeddings.close()  # the same
         reranker.close()
         await worker.stop()
-    if worker.current.failed and not worker.current.about:
-        say(worker.current.failed.message)
+    return _outcome(worker, parent, server)
+
+
+def _outcome(worker: Supervisor, parent: ParentProcess | None, server: StoppableServer) -> int:
+    """Says why nothing was ever loaded, if so; returns the exit code."""
+    failed = worker.current.failed
+    if failed and not worker.current.about:
+        say(failed.message)
         if parent:
-            parent.tell("failed", message=worker.current.failed.message)
-        return worker.current.failed.exit_code
+            parent.tell("failed", message=failed.message)
+        return failed.exit_code
     return INTERRUPTED if signal.SIGINT in server.signals else 0
 
 
