@@ -72,22 +72,30 @@ def make_app(
     ):
         app.include_router(routes.routes())
     shapes = {path: shape for dialect in DIALECTS for path, shape in dialect.errors.items()}
-    return WebApp(answering, Gate(app, settings, own_key=state.key), shapes)
+    return WebApp(answering, Gate(app, settings, own_key=state.key), shapes, (embeddings, reranker))
 
 
 class WebApp(Logged):
     """All of it; most of its settings may change while it runs."""
 
-    def __init__(self, answering: Answering, gate: Gate, shapes: Mapping[str, ErrorShape]) -> None:
+    def __init__(
+        self,
+        answering: Answering,
+        gate: Gate,
+        shapes: Mapping[str, ErrorShape],
+        beside: Sequence[Embeddings],
+    ) -> None:
+        """beside: other models than those that answer."""
         super().__init__(gate, shapes)
-        self._answering, self._gate = answering, gate
+        self._answering, self._gate, self._beside = answering, gate, beside
 
     def renew(self, settings: ServerSettings) -> None:
         """Uses other settings from the next request on."""
         self._answering.settings = settings
         self._gate.renew(settings)
         self._answering.engines.unload_after(settings.idle_s)
-        self._answering.embeddings.keep(settings.idle_s)
+        for model in self._beside:
+            model.keep(settings.idle_s)
 
 
 # -- mistakes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import socket
 import subprocess
 import time
@@ -255,6 +256,25 @@ def test_ranks_are_those_of_llama_server(tmp_path: Path, more: dict[str, Any]) -
         for query, words in (("word " * 3000, "documents: a text has"), ("", "documents: a text is empty")):
             wrong = server.ask("/v1/rerank", {"query": query, "documents": [""]})
             assert wrong.status == 400 and wrong.error["message"].startswith(words)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
+    reason="there is no SIGHUP, or it is ignored (nohup)",
+)
+def test_settings_that_are_read_again_hold_for_the_reranker(tmp_path: Path) -> None:
+    """They held for the pair and the embedding model alone."""
+    file, ranks = tmp_path / "any.toml", write_reranker(tmp_path / "ranks.gguf")
+    file.write_text("")
+    with served(tmp_path, "--config", str(file), "--rerank", str(ranks)) as server:
+        assert server.ask("/v1/rerank", RANKED).status == 200
+        file.write_text("idle-unload = 0.01\n")  # minutes
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: "again: " in server.said())
+        children = server.children("edgespec.llama.embedding_child")
+        assert len(children) == 1 and server.ask("/v1/rerank", RANKED).status == 200
+        until(lambda: not any(child.is_running() for child in children))
 
 
 def test_what_cannot_be_ranked_is_told_in_one_sentence(dialects: Served) -> None:

@@ -147,7 +147,7 @@ def together(server: Served, asked: Sequence[Client]) -> list[str]:
     until(lambda: not server.metric("edgespec_requests_running"))
     assert not any(slot["is_processing"] for slot in server.ask("/slots").json)
     began = time.monotonic()
-    assert server.chat(max_tokens=2).status == 200 and time.monotonic() - began < 2
+    assert server.chat(max_tokens=2).status == 200 and time.monotonic() - began < 10
     return [text for text in told if text is not None]
 
 
