@@ -30,8 +30,6 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 └── PeerError                  another program, which `bench` compares with, cannot be measured
 """
 
-from __future__ import annotations
-
 
 class EdgeSpecError(Exception):
     """A failure that is reported to the user in one sentence: what, which value, what to do."""

@@ -5,8 +5,6 @@ support is described in words: tools and calls, in its family's format, and syst
 within the user's. So every model can be asked for a tool call; whether it makes one is another matter.
 """
 
-from __future__ import annotations
-
 import datetime
 import hashlib
 import json

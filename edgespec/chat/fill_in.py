@@ -6,8 +6,6 @@ as llama.cpp's server does it, after Qwen2.5-Coder (https://arxiv.org/abs/2409.1
 the model's own vocabulary names. What does not fit is cut farthest from the cursor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

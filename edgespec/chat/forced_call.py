@@ -4,8 +4,6 @@ What follows is one JSON object, {"name": ..., "arguments": {...}}, of one of th
 calls differently get it as JSON too: what counts is that the name exists and the arguments fit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

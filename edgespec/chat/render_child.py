@@ -1,7 +1,5 @@
 """The child process that renders templates."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from edgespec.chat.sandbox import names_wanted, rendered

@@ -4,8 +4,6 @@ The child starts at the first question or at `warm`, in about 0.1 s; a question 
 millisecond more than rendering does. `limited_child.py` says what limits it.
 """
 
-from __future__ import annotations
-
 import atexit
 import datetime
 import os

@@ -4,8 +4,6 @@ The sandbox keeps a template from reaching anything beyond its messages. It limi
 (`'a' * 10**10` is plain Python to it), so it runs in a process of its own.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ A template is a stranger's program. It runs in a sandbox, in a process of its ow
 memory (`renderer.py`), so that neither loops nor gigantic strings reach the caller.
 """
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Mapping, Sequence
 from functools import lru_cache

@@ -5,8 +5,6 @@ must be "", system messages or none, tools or none. Only their code tells. So th
 small conversations with unmistakable words, and looks where the words went.
 """
 
-from __future__ import annotations
-
 import datetime
 import json
 import re

@@ -5,8 +5,6 @@ others read it as a transcript. What ends a turn there is also a stop string: if
 such token, the model writes it in letters and continues with the next turn by itself.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from edgespec.errors import SettingError

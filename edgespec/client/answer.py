@@ -1,7 +1,5 @@
 """An answer as a client of the endpoint sees it: its options, its rounds, and its end. Values only."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """One HTTP server, and its possible errors as sentences. Standard library only."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import ssl

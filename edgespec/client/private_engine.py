@@ -4,8 +4,6 @@ Its key goes in through a pipe, never in argv; it ends when the pipe closes, so 
 Its state comes back as one JSON object a line. `server/parent_process.py` is the other end.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import queue

@@ -5,8 +5,6 @@ its own before the server has shown that it knows the file's secret: it asks for
 number. The secret itself never goes over the wire; `key` opens a server that requires keys.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

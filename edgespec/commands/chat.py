@@ -1,7 +1,5 @@
 """`edgespec chat`: a conversation in the terminal."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

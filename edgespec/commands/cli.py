@@ -1,7 +1,5 @@
 """The command line: the commands there are, and what runs them. Each one's flags and work are in its file."""
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

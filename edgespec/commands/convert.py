@@ -4,8 +4,6 @@ On a processor the format decides what a token and an extra row of an evaluation
 are large and cheap to compute with, 4-bit ones are small and must be unpacked for each row.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 import shutil

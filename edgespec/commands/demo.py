@@ -1,7 +1,5 @@
 """`edgespec demo`: what speculation is for, in a minute, without a network."""
 
-from __future__ import annotations
-
 import argparse
 
 from edgespec.errors import SettingError

@@ -1,7 +1,5 @@
 """Flags that several commands share: which model, how to sample, who guesses."""
 
-from __future__ import annotations
-
 import argparse
 from typing import get_args
 

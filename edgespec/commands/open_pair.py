@@ -1,7 +1,5 @@
 """Loads the pair that a command's flags ask for, and says what a user should know of it."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

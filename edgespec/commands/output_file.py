@@ -1,7 +1,5 @@
 """A file that a command is to write, checked before it begins."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from edgespec.errors import SettingError

@@ -1,7 +1,5 @@
 """A request from a command's flags: sampling, length, who guesses, the form of the answer."""
 
-from __future__ import annotations
-
 import argparse
 
 from edgespec.core.request import Request

@@ -1,7 +1,5 @@
 """`edgespec rpc`: lends this machine to another one, which puts layers of its model here with --rpc."""
 
-from __future__ import annotations
-
 import argparse
 import ipaddress
 import socket

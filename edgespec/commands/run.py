@@ -1,7 +1,5 @@
 """`edgespec run`: one prompt, the answer on stdout, the figures on stderr."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

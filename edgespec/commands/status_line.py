@@ -1,7 +1,5 @@
 """One line on a terminal that shows progress, rewritten in place; nothing elsewhere."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from typing import TextIO

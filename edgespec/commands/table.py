@@ -1,7 +1,5 @@
 """Rows in columns, for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

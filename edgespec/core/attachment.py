@@ -1,7 +1,5 @@
 """What a prompt contains beside its text: pictures and sounds as they came, and where."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -9,8 +9,6 @@ The first evaluation is the prompt alone, so that the first token does not wait 
 leaves only one token, no evaluation is asked for it; it is read with what follows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol

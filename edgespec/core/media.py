@@ -6,8 +6,6 @@ included, and everything that compares token ids works as before. Two bits say w
 which cells take no position: with M-RoPE a picture of 15 cells may take 5. So positions follow from the list.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator
 

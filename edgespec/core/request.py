@@ -1,7 +1,5 @@
 """The settings of one generation."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args

@@ -4,8 +4,6 @@ Two meanings, both llama-server's. The model's own: the softmax of its raw logit
 or grammar. Or after sampling: the distribution that the token was really drawn from.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -12,8 +12,6 @@
   target, so that the first two may come to more than the time that passed; nothing else is left then.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field

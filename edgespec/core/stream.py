@@ -1,7 +1,5 @@
 """One generation, ready to run beside others: its loop, and what the engine has to know of it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from edgespec.core.loop import Loop

@@ -1,7 +1,5 @@
 """Token ids -> text that can be shown: no broken UTF-8, no half of a stop string."""
 
-from __future__ import annotations
-
 import codecs
 from collections.abc import Callable, Sequence
 

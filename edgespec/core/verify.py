@@ -11,8 +11,6 @@ distribution is exactly the target's, whatever the draft was:
 looking at it, so nothing here or in a drafter does.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

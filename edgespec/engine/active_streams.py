@@ -1,7 +1,5 @@
 """The streams that take part in a step, and those that drop out of it: by an error, or for lack of cells."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from edgespec.core.loop import Rows, Scorer, Want

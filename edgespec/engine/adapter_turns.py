@@ -1,7 +1,5 @@
 """Streams with the same LoRA adapters are evaluated together; those with others take turns with them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from edgespec.engine.slots import Slot

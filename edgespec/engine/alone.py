@@ -1,7 +1,5 @@
 """One request on a loaded pair: the engine with one slot."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -5,8 +5,6 @@ target keeps the card's memory. So both are timed, and the better place is kept 
 decoding is among the choices of every round (`core/pace`), wherever the draft is.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Sequence

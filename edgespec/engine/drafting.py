@@ -1,7 +1,5 @@
 """The draft's part of one step: it is evaluated until nobody is granted another guess."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np

@@ -13,8 +13,6 @@ sequences stay below 64 tokens: so the arithmetic is the same as alone, as far a
 in the cache allows.
 """
 
-from __future__ import annotations
-
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence

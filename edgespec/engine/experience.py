@@ -4,8 +4,6 @@ Kept from one request to the next, and in the cache folder between starts. If th
 written, that is no error: its content is measured and learned anew.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math

@@ -1,7 +1,5 @@
 """A text from a prompt or a conversation, whole or round by round: `edgespec.generate`, `edgespec.stream`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -4,8 +4,6 @@ A slow phase of the machine then hits all of them, and none shares an evaluation
 without a lane takes part in every step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from edgespec.core.values import Round

@@ -1,7 +1,5 @@
 """Loading a pair: the weights of target and draft or head, and their caches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

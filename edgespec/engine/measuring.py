@@ -1,7 +1,5 @@
 """Measuring a loaded pair: what one token, or several, cost on target and draft."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

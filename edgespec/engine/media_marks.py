@@ -3,8 +3,6 @@
 A mark has 128 random bits of this process, so no text can contain one by itself.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Finds what reads pictures and sounds for a target."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

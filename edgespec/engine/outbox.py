@@ -1,7 +1,5 @@
 """The worker's messages to its owner, from any thread."""
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Opens the pair that a worker's owner asks for, tells how far that is, and describes it."""
 
-from __future__ import annotations
-
 import sys
 import time
 

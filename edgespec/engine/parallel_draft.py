@@ -11,8 +11,6 @@ a pair is loaded (`costs.measure_beside`), and used only while the time it hides
 right, exceeds its cost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event

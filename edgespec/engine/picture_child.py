@@ -1,7 +1,5 @@
 """The child process that decodes pictures: they come from strangers, and may be made to take all memory."""
 
-from __future__ import annotations
-
 import base64
 import struct
 import warnings

@@ -9,8 +9,6 @@ written at the same time are interleaved in the cells, and reading among them ta
 are written to disk.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 

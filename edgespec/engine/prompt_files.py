@@ -7,8 +7,6 @@ Files are checked before they are used, whatever ended the program that wrote th
 go first, ends of texts before their beginnings. If something cannot be written, it is evaluated again.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import threading

@@ -1,7 +1,5 @@
 """Which part of which prompt is read next: whole chunks alone, beside others what a short pause allows."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from edgespec.core.loop import Want

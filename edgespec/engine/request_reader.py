@@ -8,8 +8,6 @@ with one request refuses only that request; if the reader itself fails, the work
 because one that runs and does not listen would keep everybody waiting.
 """
 
-from __future__ import annotations
-
 import os
 import queue
 import sys

@@ -5,8 +5,6 @@ settings and build it belongs to, with a checksum. Files are read and written be
 a state when the slot is free.
 """
 
-from __future__ import annotations
-
 import struct
 import threading
 import time

@@ -1,7 +1,5 @@
 """Sequences of a pair's contexts, and the requests that hold them. A slot keeps its tokens at the end."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Protocol
 

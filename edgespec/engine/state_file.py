@@ -4,8 +4,6 @@ A file's name is its key: a hash of all tokens up to its end, and of what the st
 a key says everything about a state, and equal beginnings of texts have equal keys.
 """
 
-from __future__ import annotations
-
 import hashlib
 import mmap
 import struct

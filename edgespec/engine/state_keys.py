@@ -1,7 +1,5 @@
 """What the saved states of a pair's contexts depend on, so that none is used where it would be wrong."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

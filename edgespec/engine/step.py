@@ -4,8 +4,6 @@ Each one's pace decides what it is granted, seeing what all the others hold by n
 guesses are refused before they are drawn or not at all; free offers are cut at the end, all together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 from edgespec.core.loop import Rows, Scorer, Want

@@ -1,7 +1,5 @@
 """Makes the streams of requests on a loaded pair: who guesses, what is sampled, what a text may hold."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Off unless asked for; in the data folder, readable by its owner alone, bounded i
 A full disk or a closed folder does not stop an answer; its text is then not kept.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import zlib

@@ -1,7 +1,5 @@
 """The child process that tries grammars: converts one to llguidance's format and compiles it."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import llguidance

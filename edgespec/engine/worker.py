@@ -9,8 +9,6 @@ stdout is for the messages alone: it is moved aside before llama.cpp is loaded, 
 printed goes to stderr, whose last lines the owner shows when a worker died.
 """
 
-from __future__ import annotations
-
 import codecs
 import os
 import queue

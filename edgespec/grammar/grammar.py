@@ -3,8 +3,6 @@
 Values only, so that they travel between processes; `matchers` turns them into masks.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ Sets of characters are the bits of a number: one for each stretch of characters 
 apart. So a list of thousands of words costs in proportion to its length.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections import defaultdict
 from collections.abc import Iterator, Mapping

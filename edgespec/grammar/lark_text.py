@@ -1,7 +1,5 @@
 """Writes grammars of every kind in llguidance's format."""
 
-from __future__ import annotations
-
 import json
 import re
 

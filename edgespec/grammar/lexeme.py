@@ -1,7 +1,5 @@
 """Lexemes: parts of a grammar as regular expressions, with the sets of characters around them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from edgespec.grammar.gbnf import (

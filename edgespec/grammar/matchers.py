@@ -10,8 +10,6 @@ trial in a child process limits what they do not count (`trials.py`). What is re
 time: clients ask again, and a trial can take seconds.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import threading

@@ -4,8 +4,6 @@ Tokens come and go as bytes, four to a token. Between two evaluations everything
 cold, because the weights passed through the caches; copying bytes touches the least.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 Prints a line for each tensor, `N of ALL`, and last, if it failed, llama.cpp's message.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

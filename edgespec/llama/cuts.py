@@ -8,8 +8,6 @@ by piece. So the tokens before and after a special token do not depend on each o
 front of one that is certain to be found: one that no other overlaps that is as long or longer.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterator

@@ -1,7 +1,5 @@
 """The devices that this build of llama.cpp can use: processors and graphics cards, and their memory."""
 
-from __future__ import annotations
-
 import ctypes
 from collections import Counter
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """An embedding model: texts become vectors of length 1, several in one evaluation. A reranker is one, too:
 query and document together become a single number."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The child process that embeds texts: llama.cpp may end it, and its server goes on."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The two ggml libraries beside llama.cpp's own, with the functions that llama-cpp-python does not bind."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from functools import cache

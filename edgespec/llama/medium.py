@@ -1,7 +1,5 @@
 """A picture, or a piece of one or of a sound, as a model reads it: rows in place of embedded tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

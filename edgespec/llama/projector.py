@@ -4,8 +4,6 @@ llama.cpp's `mtmd` evaluates it. Its assertions end the process, some of them on
 child (`projector_child.py`).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -1,7 +1,5 @@
 """The child process that encodes pictures and sounds: llama.cpp may end it, and the engine goes on."""
 
-from __future__ import annotations
-
 import base64
 from pathlib import Path
 from typing import Any

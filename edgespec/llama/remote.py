@@ -4,8 +4,6 @@ They are never registered, only given to a model, so that all else (the draft, t
 machine. llama.cpp ends its process if a machine goes away; it is made to say which one.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import socket

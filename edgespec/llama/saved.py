@@ -4,8 +4,6 @@ A prefix that is no longer in a slot need not be evaluated again: its state is c
 a budget of bytes; the least recently used goes first. It knows nothing of llama.cpp.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

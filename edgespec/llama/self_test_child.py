@@ -3,8 +3,6 @@
 llama.cpp may abort it at any time; `self_test` then says so.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

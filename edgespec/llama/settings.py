@@ -1,7 +1,5 @@
 """How a context is made: its settings, checked before llama.cpp sees them, and its creation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

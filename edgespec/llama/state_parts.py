@@ -4,8 +4,6 @@ llama.cpp saves and restores whole sequences. Cells can be shared, though: the s
 some tokens, and is saved; or it is restored, and its cells go to the sequence that ends where they begin.
 """
 
-from __future__ import annotations
-
 import ctypes
 from typing import Any, Protocol
 

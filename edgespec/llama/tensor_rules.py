@@ -1,7 +1,5 @@
 """Which buffers tensors go to that do not follow their layers, as llama.cpp reads it."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from typing import Any

@@ -11,8 +11,6 @@ operation takes as long as one of them may hold the core: a token of the embedde
 of one millisecond. Nobody waits for a second such evaluation: the next one is done by fewer threads.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any, ClassVar

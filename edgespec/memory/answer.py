@@ -6,8 +6,6 @@ Logits rows are counted here, because it allocates them only when they are first
 `LLAMA_LOAD_MODE_NONE` is needed with it: with a mapped file llama.cpp aborts (llama-model.cpp).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace

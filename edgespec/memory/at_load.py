@@ -3,8 +3,6 @@
 The formula shows at once that a small pair fits; if it could be close, llama.cpp itself is asked.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace

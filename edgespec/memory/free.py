@@ -1,7 +1,5 @@
 """The memory this machine has left: the system's, within a container's limit."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

@@ -1,7 +1,5 @@
 """LoRA adapters: files that change what a target says, each with a scale."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

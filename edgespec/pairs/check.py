@@ -3,8 +3,6 @@
 The rule itself is `edgespec_models.shelf.pair_check`, which `edgespec pull` also applies before a download.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 Without a file: an installed pair, a grown one, or the embedded one.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import fields

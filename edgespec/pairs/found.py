@@ -4,8 +4,6 @@ A folder may be huge or on a disk that hangs, a file may be damaged. So a child 
 long and through so many files; whatever goes wrong there, nothing was found.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The child that looks for models of other programs, and reads which of them fit together."""
 
-from __future__ import annotations
-
 import os
 from contextlib import suppress
 from typing import Any

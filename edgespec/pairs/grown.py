@@ -1,7 +1,5 @@
 """The embedded pair at the cost of a larger one: the same output, made once, kept in the cache folder."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

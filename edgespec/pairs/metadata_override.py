@@ -1,7 +1,5 @@
 """Metadata that llama.cpp is to read instead of what a model's file says, as its --override-kv has it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The names are those of llama.cpp's flags, and so are the patterns: regular expre
 anywhere in a tensor's name; the first rule that matches counts.
 """
 
-from __future__ import annotations
-
 import re
 import warnings
 from collections.abc import Iterable, Sequence

@@ -3,8 +3,6 @@
 Standard library only. If the file cannot be read or written, nothing is known; that is no error.
 """
 
-from __future__ import annotations
-
 import json
 import platform
 from contextlib import suppress

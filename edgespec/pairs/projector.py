@@ -1,7 +1,5 @@
 """Which file lets a target read pictures and sounds: the projector named, or one beside the target."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

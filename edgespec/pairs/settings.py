@@ -4,8 +4,6 @@ They are made in one place (`pair_files.pair_settings`, from flags), go to the w
 `engine.Pair` reads them. This module knows nothing of llama.cpp, so the web process may hold them too.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal, get_args

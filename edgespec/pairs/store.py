@@ -1,7 +1,5 @@
 """The installed pairs as commands see them: where the store is, and its errors as EdgeSpec's."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

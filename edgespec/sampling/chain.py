@@ -5,8 +5,6 @@ are weighed: p = (1 - x) * p(all) + x * p(without them), which amounts to drawin
 depends on row and history alone, and seeds and speculation are unaffected.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """What may come next, as a value: token ids and their probabilities; and drawing from it."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache

@@ -14,8 +14,6 @@ A token is forced if it is the only one; a text that can only continue in one wa
 several tokens, and the target decides which.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar

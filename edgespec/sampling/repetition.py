@@ -5,8 +5,6 @@ it; what followed there loses multiplier * base^(length - allowed). No repetitio
 breaker, such as a line's end. This depends on earlier tokens alone, so it is exact under speculation.
 """
 
-from __future__ import annotations
-
 import bisect
 import itertools
 import math

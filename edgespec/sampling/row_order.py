@@ -4,8 +4,6 @@ Vocabularies with a common origin keep long runs of tokens in the same order (Ll
 one of 71,871), and a copy is ten times as fast as a gather.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ target's order only if that is much shorter, or if a grammar or the user's order
 all of it.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 

@@ -5,8 +5,6 @@ of its blocks, and only blocks that can reach the head are searched: the result 
 most of a row is never read twice. Among equal logits the lower id comes first.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable

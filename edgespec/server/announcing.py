@@ -1,7 +1,5 @@
 """Announces the endpoint and its pair: in the terminal, in the server's file, and to its parent."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

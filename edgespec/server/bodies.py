@@ -4,8 +4,6 @@ What is read here, and validated after it, is everybody's time: parsing holds th
 takes. So a large body is read by a process of its own (`body_child.py`), which ends with its request.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

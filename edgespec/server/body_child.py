@@ -4,8 +4,6 @@ A large body takes a second or more of the interpreter, which would be everybody
 because a child that runs our own code on data alone makes nothing but data.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import os

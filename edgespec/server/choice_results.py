@@ -1,7 +1,5 @@
 """What came of one choice of a request: its counts, its times and how they are told."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

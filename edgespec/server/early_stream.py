@@ -1,7 +1,5 @@
 """A stream that begins before its model is loaded: signs of life, which keep clients and proxies waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import Callable

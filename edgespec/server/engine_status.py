@@ -1,7 +1,5 @@
 """The state of the engine, as a supervisor reports it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

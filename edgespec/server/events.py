@@ -1,7 +1,5 @@
 """One event of a stream, as it goes over the wire."""
 
-from __future__ import annotations
-
 import json
 
 from sse_starlette import ServerSentEvent

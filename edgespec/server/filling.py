@@ -1,7 +1,5 @@
 """Filling in the middle: from the texts around a gap to the prompt, by the model's own tokens for it."""
 
-from __future__ import annotations
-
 import asyncio
 
 from pydantic import BaseModel, StrictFloat, StrictInt, StrictStr

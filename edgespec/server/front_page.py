@@ -5,8 +5,6 @@ elsewhere. It opens without a key, as llama-server's does, so if keys are requir
 one is given.
 """
 
-from __future__ import annotations
-
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

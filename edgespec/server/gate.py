@@ -11,8 +11,6 @@
   not if the client waits for leave to send it (`Expect: 100-continue`).
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import ipaddress

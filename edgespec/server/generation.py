@@ -1,7 +1,5 @@
 """One request of a client: its choices as they come from the worker, and their figures."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence

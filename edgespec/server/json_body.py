@@ -10,8 +10,6 @@
 It imports nothing of ours, because the process that reads large bodies (`body_child.py`) is started often.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

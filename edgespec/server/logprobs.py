@@ -4,8 +4,6 @@ Text is held back while it may become a stop string, and its tokens' scores with
 together with its first character, and not at all if that is never shown.
 """
 
-from __future__ import annotations
-
 import math
 from collections import deque
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ line and beside a fault's traceback. A line has method, path, status, time and t
 no query and nobody's text, so that no key and no conversation can be in a log.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import re

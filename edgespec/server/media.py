@@ -1,7 +1,5 @@
 """The files of pictures and sounds in requests, as clients send them."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 from collections.abc import Sequence

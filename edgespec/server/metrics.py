@@ -4,8 +4,6 @@ Plain and speculative requests are counted separately (`mode`), so that a canary
 rate(edgespec_decode_seconds_total) over rate(edgespec_decode_tokens_total), plain against speculative.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest

@@ -1,7 +1,5 @@
 """The pairs, and which are loaded: listed, loaded and unloaded on request, with progress."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping

@@ -1,7 +1,5 @@
 """What the server says of itself: whether it runs, its figures, and that it is the one it says it is."""
 
-from __future__ import annotations
-
 import time
 from typing import Annotated
 

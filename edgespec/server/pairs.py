@@ -4,8 +4,6 @@ Names come from the store of installed pairs, and paths only from there or from 
 request can name a file.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

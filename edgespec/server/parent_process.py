@@ -5,8 +5,6 @@ goes out at stdout, one JSON object a line. When the parent ends, even by kill -
 the server ends. Other attached programs are told so.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """Work for a client that may leave meanwhile."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """Speed and acceptance of the last minutes, for the page: sums of five seconds each."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Refusals of requests, in the format of each dialect."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

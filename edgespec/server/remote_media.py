@@ -5,8 +5,6 @@ host has to be a public one, the connection goes to the address that was checked
 the first address was, and bytes and time have limits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import http.client
 import ipaddress

@@ -1,7 +1,5 @@
 """How the web process behaves: who may ask, and how much."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -5,8 +5,6 @@ another is made by unloading those that nobody uses, the least recently used fir
 have to give is served in order, so that two clients that want different pairs both get them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

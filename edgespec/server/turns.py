@@ -1,7 +1,5 @@
 """Rounds of a generation -> the parts of an assistant's turn, for any dialect."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ A worker that runs and does not answer is no better than a dead one: it is pinge
 if it stays silent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

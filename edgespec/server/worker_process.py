@@ -1,7 +1,5 @@
 """The process of an engine worker: messages to it and from it, its last lines and its end."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

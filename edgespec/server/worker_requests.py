@@ -1,7 +1,5 @@
 """What is asked of an engine worker, and who waits for its answers."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence

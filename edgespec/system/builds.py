@@ -5,8 +5,6 @@ ends, versions of CUDA and of Python (README of llama-cpp-python 0.3.36); where 
 what to compile. How EdgeSpec itself was installed decides how its environment is changed.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Folders, and environment variables. Flags override the environment, which overrides defaults."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from pathlib import Path

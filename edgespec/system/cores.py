@@ -4,8 +4,6 @@ More threads than that make llama.cpp slower, not faster: its threads wait for e
 operation, so the slowest core, or a shared one, sets the speed.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import subprocess

@@ -5,8 +5,6 @@ exception) goes to a file instead, and if a signal ends the child, the parent sa
 The child in turn ends when its parent is gone, even by kill -9.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -9,8 +9,6 @@ Questions come from our own parent, so a pickle is safe. Answers come from where
 on, so they are text and nothing else.
 """
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import pickle

@@ -4,8 +4,6 @@ llama.cpp aborts if a machine does not answer, speaks another version or goes aw
 asked here first, in the few bytes of its protocol that this takes (ggml-rpc.cpp, protocol 7).
 """
 
-from __future__ import annotations
-
 import ipaddress
 import select
 import socket

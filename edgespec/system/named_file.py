@@ -4,8 +4,6 @@ The name may be that of a folder, a device without an end, or a pipe into which 
 pipe with a writer is read to its end: a shell's `<(...)` is one. A program with a screen waits for none.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import stat

@@ -1,7 +1,5 @@
 """What is odd about a text that came from outside: said, because nobody sees it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """How many cores other programs keep busy: what is timed beside them says little."""
 
-from __future__ import annotations
-
 import os
 import time
 from contextlib import suppress

@@ -8,8 +8,6 @@ llama.cpp's repacked weights (`use_extra_bufts`: AMX, KleidiAI, interleaved rows
 model without them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import json

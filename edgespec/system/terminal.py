@@ -4,8 +4,6 @@ A name may contain an escape sequence that clears the screen, writes the clipboa
 Everything that a command prints goes through here (`isolate.told`), so that no other code need care.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

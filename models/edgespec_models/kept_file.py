@@ -4,8 +4,6 @@ What is written goes to a file beside the place, which takes the name once its b
 finished name never stands for what a power cut could still lose.
 """
 
-from __future__ import annotations
-
 import glob
 import itertools
 import os

@@ -1,7 +1,5 @@
 """`edgespec demo`: the demo as a program of its own, on the screen or in plain lines."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Bugs of our own: saved in a file for whoever fixes them, reported in one sentence to whoever met them."""
 
-from __future__ import annotations
-
 import tempfile
 import traceback
 from pathlib import Path

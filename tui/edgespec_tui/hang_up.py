@@ -5,8 +5,6 @@ has died, and the app waits for room in the queue for ever: its window is closed
 is ended without waiting.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """What the settings file may give keys and themes to: everything in the app that has a name for it."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterator
 

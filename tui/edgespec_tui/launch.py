@@ -1,7 +1,5 @@
 """`edgespec chat`: from flags to an app on the screen, and back to the terminal as it was."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

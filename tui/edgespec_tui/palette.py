@@ -1,7 +1,5 @@
 """The entries of the command palette: all that keys do, and all slash commands."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Awaitable, Callable, Container, Iterable
 

@@ -4,8 +4,6 @@ to=self<|message|>thoughts<|eom|><|start|>assistant to=user<|message|>words<|eot
 to=name<|message|><atem:function_calls><atem:invoke name="name">...</atem:invoke></atem:function_calls><|eot|>
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What parsers give: the parts of an assistant's turn, as they come."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

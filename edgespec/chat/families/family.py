@@ -1,7 +1,5 @@
 """A family: the tags that its models write, and what each means."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -4,8 +4,6 @@
 <|start|>assistant<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|>
 """
 
-from __future__ import annotations
-
 import re
 
 from edgespec.chat.families.deltas import Calls, Content, Reasoning

@@ -1,7 +1,5 @@
 """Calls that are JSON: an object with name and arguments, or a name followed by the arguments."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import dataclass

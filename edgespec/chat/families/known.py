@@ -4,8 +4,6 @@ Every model file has a template, and only it shows how calls look: it contains o
 below; rarer ones are tried first.
 """
 
-from __future__ import annotations
-
 from edgespec.chat.families.addressed import TAGS as TO_TAGS
 from edgespec.chat.families.addressed import Addressed
 from edgespec.chat.families.family import Family

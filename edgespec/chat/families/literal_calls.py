@@ -1,7 +1,5 @@
 """Calls in a notation of their own that is read once it is complete: Gemma's, and Python's."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ yield None and continue when there is more. So a parser is written as if it had 
 cannot make a difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 

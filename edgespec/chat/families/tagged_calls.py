@@ -2,8 +2,6 @@
 which are numbers.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 from dataclasses import dataclass

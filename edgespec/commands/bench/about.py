@@ -1,7 +1,5 @@
 """What was measured, and on what: machine, versions, files, settings, devices, costs."""
 
-from __future__ import annotations
-
 import argparse
 import datetime
 import shlex

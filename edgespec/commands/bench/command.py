@@ -1,7 +1,5 @@
 """`edgespec bench`: from flags to figures on the screen and in files."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import textwrap

@@ -9,8 +9,6 @@
   prompt, the geometric mean over prompts.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Iterable, Sequence

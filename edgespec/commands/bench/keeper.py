@@ -4,8 +4,6 @@ The starter holds the other end of standard input. When that closes, however the
 included), the program is ended too. Imports nothing of EdgeSpec: it runs as a file, in its own process.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ Invariant: within a unit every line gets the same prompt, seed and length, in ra
 that a machine that grows slower favours none.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,7 +1,5 @@
 """The machine that is measured on: what it is, and what else keeps it busy."""
 
-from __future__ import annotations
-
 import platform
 import subprocess
 import sys

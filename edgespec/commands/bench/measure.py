@@ -3,8 +3,6 @@
 Invariant: figures rest on whole units. An interrupted one is dropped.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

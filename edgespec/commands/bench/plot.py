@@ -1,7 +1,5 @@
 """Bars of plain characters, for a terminal or a log."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 FULL, MARK = "#", "|"

@@ -1,7 +1,5 @@
 """The progress of a run, on stderr: one line that changes on a terminal, else a line now and then."""
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -1,7 +1,5 @@
 """Every figure of a run as one JSON document, raw rounds included."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The figures as tables for people, 80 columns wide."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Which pair a new draft is for, and making it that pair's draft."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

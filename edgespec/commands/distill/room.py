@@ -1,7 +1,5 @@
 """How much memory making a draft takes, and whether there is enough."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from edgespec.errors import DoesNotFitError

@@ -1,7 +1,5 @@
 """Asks the child that loads llama.cpp, and survives its end."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild

@@ -4,8 +4,6 @@ Asks the system: nvidia-smi, the vendor numbers that Linux lists, and macOS's ha
 llama.cpp could use and does not is the commonest reason for a slow model.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`edgespec doctor`: one check after the other, each shown as soon as it is done."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

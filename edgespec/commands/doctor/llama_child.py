@@ -3,8 +3,6 @@
 Prints one JSON object. llama.cpp may abort it at any time; the doctor then says so.
 """
 
-from __future__ import annotations
-
 import time
 from dataclasses import asdict
 from typing import Any

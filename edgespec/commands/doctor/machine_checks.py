@@ -1,7 +1,5 @@
 """Processor, graphics cards, the build of llama.cpp, threads, memory: is the machine used as it can be?"""
 
-from __future__ import annotations
-
 import os
 import platform
 from collections.abc import Sequence

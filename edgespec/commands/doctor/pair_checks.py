@@ -1,7 +1,5 @@
 """The pair: are its files sound, do target and draft share a vocabulary, do both fit?"""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from edgespec.commands.doctor.findings import Finding, good, note, problem

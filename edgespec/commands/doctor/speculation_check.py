@@ -1,7 +1,5 @@
 """Is speculation really on, and does it pay here? Measured on the pair."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any

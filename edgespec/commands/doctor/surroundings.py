@@ -1,7 +1,5 @@
 """What is around the program: running servers, the settings for the hub, folders."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """`edgespec import`: pairs of files that are already on this machine, used where they are."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

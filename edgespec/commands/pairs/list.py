@@ -1,7 +1,5 @@
 """`edgespec list`: the pairs on this machine."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

@@ -1,7 +1,5 @@
 """`edgespec rm`: removes a pair, and its files that no other uses."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 

@@ -1,7 +1,5 @@
 """`edgespec show`: all that is known of a pair."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

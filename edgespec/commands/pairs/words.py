@@ -1,7 +1,5 @@
 """The texts of `edgespec list` and `show`, for people and for programs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 Asks llama.cpp about memory (half a second); gives a speed only if `edgespec plan` has measured it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from edgespec.commands.plan.header_fit import fit_of_heads

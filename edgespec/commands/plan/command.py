@@ -1,7 +1,5 @@
 """`edgespec plan`: pairs -> how fast they would run here."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from typing import get_args

@@ -1,7 +1,5 @@
 """Where the headers of a pair's files come from: this machine, or the hub, where only they are read."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The child that evaluates a model of random weights: questions on stdin, seconds by tokens on stdout."""
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What evaluations of one model, or guesses of one head, cost on this machine, by headers alone."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ a round of k guesses costs k evaluations of the draft and one of k + 1 tokens of
 1 + a + a^2 + ... + a^k tokens. Plain decoding is among the choices, as it is when the pair runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -5,8 +5,6 @@ caches and about as wide as the model that is planned, and one with many narrow 
 their calls.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

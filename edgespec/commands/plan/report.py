@@ -1,7 +1,5 @@
 """Plans -> a table for people, an object for programs."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import textwrap

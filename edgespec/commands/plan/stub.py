@@ -1,7 +1,5 @@
 """Files as long as a model that contain only its header, so that llama.cpp can say what it would take."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`edgespec pull`: from a name to an installed pair, or to why there is none."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Iterator

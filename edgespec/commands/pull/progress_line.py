@@ -1,7 +1,5 @@
 """Progress of a download, in one line on a terminal; elsewhere a line now and then."""
 
-from __future__ import annotations
-
 from typing import TextIO
 
 from edgespec.commands.status_line import StatusLine

@@ -1,7 +1,5 @@
 """The texts of `edgespec pull`: the catalogue, what it found about a pair, which drafts it proposes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from edgespec.commands.table import table

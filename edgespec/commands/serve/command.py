@@ -1,7 +1,5 @@
 """`edgespec serve`: from flags to a server that listens, and its end."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """The connections of clients: how long one may be silent, and how many there may be."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import suppress

@@ -4,8 +4,6 @@ Told to end, it waits for answers as long as its engine is heard, but for nobody
 or does not read. Told twice, it ends all answers with an error and goes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import signal

@@ -1,7 +1,5 @@
 """The flags of `edgespec serve`, by group."""
 
-from __future__ import annotations
-
 import argparse
 
 from edgespec.commands import flags

@@ -1,7 +1,5 @@
 """The sockets on which the server listens, and who may reach them."""
 
-from __future__ import annotations
-
 import errno
 import ipaddress
 import os

@@ -1,7 +1,5 @@
 """What systemd hears of a server that it started: it is ready, still alive, or stopping (sd_notify(3))."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import socket

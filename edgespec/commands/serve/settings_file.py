@@ -4,8 +4,6 @@ Each key is a flag without its dashes. The command line overrides it; a model na
 replaces the file's. Paths are relative to the file.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import tomllib

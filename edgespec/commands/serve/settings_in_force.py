@@ -1,7 +1,5 @@
 """The settings of a running server, and its settings file read again (SIGHUP): what can change, changes."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

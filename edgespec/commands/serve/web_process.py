@@ -1,7 +1,5 @@
 """The web process from its first request to its last."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

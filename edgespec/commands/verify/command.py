@@ -5,8 +5,6 @@ distribution of sampled tokens. The report names what there was no time for; the
 nothing is left out silently.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import shutil

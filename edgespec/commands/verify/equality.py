@@ -7,8 +7,6 @@ once in the shapes the plain run used and once in those of the run with a draft,
 choices, so that only arithmetic can be the cause.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ Known differences by arithmetic alone (batches are computed by other kernels tha
 allowed for: they make the statistic noncentral, by the number of samples times its `divergence`.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping

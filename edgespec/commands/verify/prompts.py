@@ -1,7 +1,5 @@
 """The prompts that a pair is tried on, as its tokens."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

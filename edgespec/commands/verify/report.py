@@ -1,7 +1,5 @@
 """The results of `edgespec verify`: one value, its verdict, and its texts for people and programs."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from collections.abc import Iterator, Sequence

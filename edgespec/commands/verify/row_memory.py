@@ -1,7 +1,5 @@
 """Logits that were asked for before, answered from memory."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sampled tokens of the whole loop against the model's own distribution, at a stated rate of false alarms."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

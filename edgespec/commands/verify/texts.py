@@ -1,7 +1,5 @@
 """Texts with a draft and without, and batches beside single tokens: what must be the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice

@@ -7,8 +7,6 @@ Free offers are also scored if they were not taken, against the emitted tokens: 
 known without trying them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

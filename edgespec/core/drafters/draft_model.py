@@ -1,7 +1,5 @@
 """The draft model: a small model guesses token by token, each drawn from its own distribution."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

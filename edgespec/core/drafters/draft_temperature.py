@@ -6,8 +6,6 @@ draft that is too sure of itself, or not sure enough. What comparing samples wou
 draws, the guess is the draft's likeliest token) is recorded too.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The free guessers: one of each name in `core.values.FreeName`. They compete if no drafter is chosen."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from edgespec.core.drafters import Guesser

@@ -11,8 +11,6 @@ EXACTNESS: as for one stream. How much the others hold may follow from their own
 whether this one continues from guesses that it keeps; nobody's guess is withdrawn after it was drawn.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping
 

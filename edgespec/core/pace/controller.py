@@ -10,8 +10,6 @@ free offers of all streams are cut together, there (`BatchPlan.allot`).
 EXACTNESS: decisions see positions, costs and reach, which never depend on a token that is not yet kept.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

@@ -6,8 +6,6 @@ follow from the others and from what is assumed (`row_costs`), and every later e
 (`CostTable.learn`).
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping

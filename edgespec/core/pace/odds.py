@@ -4,8 +4,6 @@ A drafter says how sure it is of each token; this counts how often such tokens w
 guesses of every kind become comparable. Old counts fade, because texts change.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """What may be guessed, and how far: the protocol of a stream's pace, and the fixed one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """What drafts have gained and lost so far, and what they may still lose."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from edgespec.core.pace.tuning import TUNING

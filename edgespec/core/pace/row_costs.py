@@ -7,8 +7,6 @@ AMD EPYC, 2026-11-24; AVX-512: AMD EPYC of Zen 4, 2026-11-24; of Q8_0, Q4_0, Q4_
 geometric mean of that and a Zen 5, 2026-11-23, which differ by up to 1.75 times).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 
 Shape = Mapping[int, float]  # rows -> seconds in those of one row. Between the points: straight lines.

@@ -1,7 +1,5 @@
 """Every tuned constant of the pace; `tests/test_controller.py` checks their effect."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

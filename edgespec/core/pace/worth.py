@@ -1,7 +1,5 @@
 """What a draft of each length is worth, by its reach and the prices of verifying it."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -6,8 +6,6 @@ draft are made at one position, the first that the target has not evaluated (as 
 common/speculative.cpp).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

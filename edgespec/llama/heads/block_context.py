@@ -7,8 +7,6 @@ arXiv 2602.06036. DSpark adds what usually follows the likeliest token before; t
 gives some candidates for each position, and how likely each is after each candidate before it.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import llama_cpp as C

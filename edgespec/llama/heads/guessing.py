@@ -1,7 +1,5 @@
 """The context that guesses for a target: of a draft model, or of a head."""
 
-from __future__ import annotations
-
 from edgespec.llama.context import Context
 from edgespec.llama.heads.assistant_context import AssistantContext
 from edgespec.llama.heads.block_context import BlockContext

@@ -1,7 +1,5 @@
 """What every head's cache can do besides guessing: keep, forget, be saved, restored and shared."""
 
-from __future__ import annotations
-
 import ctypes
 import time
 from collections.abc import Sequence

@@ -10,8 +10,6 @@ are no longer kept (`HiddenRows`); then it starts anew after the gap, with less 
 on that: guesses are verified.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass

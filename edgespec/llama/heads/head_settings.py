@@ -3,8 +3,6 @@
 Loading a head and asking llama.cpp beforehand whether it fits use the same settings.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -5,8 +5,6 @@ only right after the evaluation that made them, so they are copied. Of each sequ
 tokens are kept without a gap; of older ones the last of each whole piece of a prompt, to resume at.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

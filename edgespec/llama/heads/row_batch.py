@@ -1,7 +1,5 @@
 """One evaluation of a head: hidden rows, each with a token or alone."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ llama-cpp-python binds the rows after the last layer (`nextn`). Those before a l
 functions that it does not bind, under the names that compilers of Linux and macOS give them.
 """
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -9,8 +9,6 @@ block: the cells are freed and taken again, which llama.cpp does in the same ord
 cells are those of the last block that had its turn, and are written anew for the next.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import llama_cpp as C

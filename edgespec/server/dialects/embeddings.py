@@ -1,7 +1,5 @@
 """Embeddings in the formats of OpenAI and llama-server."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import json

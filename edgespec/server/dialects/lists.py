@@ -3,8 +3,6 @@
 Otherwise one error is built for each: a list of a million zeros made a server deaf for 20 seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, TypeVar
 

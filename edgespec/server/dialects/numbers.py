@@ -1,7 +1,5 @@
 """Numbers in requests: a field for each row of the table of sampling settings."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, StrictFloat, StrictInt, create_model

@@ -1,7 +1,5 @@
 """Reranking in the formats of Jina (and Cohere) and of Hugging Face's text-embeddings-inference."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from fastapi import APIRouter

@@ -1,7 +1,5 @@
 """The form of an answer, in the fields of OpenAI, llama.cpp and vLLM."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictStr

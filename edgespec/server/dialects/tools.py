@@ -1,7 +1,5 @@
 """The fields of a request on tools, reasoning, and the template that renders its conversation."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, StrictBool, StrictStr, model_validator

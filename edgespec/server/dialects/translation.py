@@ -1,7 +1,5 @@
 """Requests of other dialects -> chat requests, validated as such."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

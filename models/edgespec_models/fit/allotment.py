@@ -1,7 +1,5 @@
 """Where the parts of a pair lie: one way to do it, and whether the memory is enough for it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol

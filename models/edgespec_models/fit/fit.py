@@ -9,8 +9,6 @@ because it changes the target's scores.
 Sizes come from `Asks`: llama.cpp itself, or formulas. This module only chooses.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

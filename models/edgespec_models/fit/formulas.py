@@ -5,8 +5,6 @@ buffers of an evaluation. Used for architectures that this build of llama.cpp do
 once that a small model fits. `edgespec.memory` asks llama.cpp itself.
 """
 
-from __future__ import annotations
-
 from array import array
 from collections.abc import Sequence
 

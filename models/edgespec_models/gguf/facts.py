@@ -4,8 +4,6 @@ Which architectures are recurrent, hybrid, or no generators of text is llama.cpp
 (src/llama-arch.cpp, src/llama-model.cpp); a header does not contain it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Can a head run for a target? Finds in headers what llama.cpp would abort on."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Sequence
 from pathlib import Path

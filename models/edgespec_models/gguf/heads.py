@@ -4,8 +4,6 @@ MTP blocks come after the layers of the model itself (`nextn_predict_layers`), o
 the others have files and architectures of their own. `head_check.py` says whether one can run for a target.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

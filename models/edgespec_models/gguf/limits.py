@@ -5,8 +5,6 @@ the slices of `edgespec plan`. What exceeds these limits is damaged or hostile; 
 llama.cpp's own, or far above the largest model there is.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from array import array

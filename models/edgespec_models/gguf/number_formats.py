@@ -3,8 +3,6 @@
 Layouts: ggml/src/ggml-common.h of llama.cpp.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -4,8 +4,6 @@ shapes and formats, not on the numbers, as long as they are numbers.
 A quantised block is random bytes with small scales, so that no product overflows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What evaluating a model reads: the bytes of its matrices, by number format, from its header alone."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A llama model of one number format with random weights, to learn what evaluations cost on a machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

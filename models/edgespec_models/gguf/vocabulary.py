@@ -7,8 +7,6 @@ only such check in the program; it works on plain values, so it runs before anyt
 What a header leaves out, llama.cpp fills in (src/llama-vocab.cpp); `vocabulary_of` fills in the same.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A GGUF file as gguf's writer has it in memory: written whole or not at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from gguf import GGUFWriter

@@ -4,8 +4,6 @@ Invariant: whatever ends the writing early, an older file of that name stays and
 what a killed process left is removed by the next that writes the same file.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path

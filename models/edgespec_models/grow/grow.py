@@ -9,8 +9,6 @@ from a Q8_0 source that includes the 8-bit rounding of activations the source it
 Source of the idea: Net2Net (Chen et al., arXiv 1511.05641), carried over to RMSNorm, RoPE and GQA.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from dataclasses import astuple, dataclass, replace

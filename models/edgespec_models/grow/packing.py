@@ -1,7 +1,5 @@
 """A tensor of a grown model: its parts from the source, random ones and zeros, packed piece by piece."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Which row and column of a grown weight holds which of the source."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

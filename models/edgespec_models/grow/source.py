@@ -4,8 +4,6 @@ Users do not choose what is grown, so a file is not searched for all that growin
 tensor that has no place in a grown model is named and refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path

@@ -18,8 +18,6 @@ MTP blocks   grow as layers do. What they join, embedding and hidden row, lies a
 Invariant: that of `grow`. Leaving out any one of these steps breaks it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which file of a repository is meant: by name, by quantisation, or the usual one that fits the memory."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

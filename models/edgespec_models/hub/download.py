@@ -4,8 +4,6 @@ Invariant: whoever stops looking, the child ends (its stdin closes), and what it
 next download of the same file resumes.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

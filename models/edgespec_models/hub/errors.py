@@ -1,7 +1,5 @@
 """Errors of the hub, as one sentence with the next step. The only place that reads them."""
 
-from __future__ import annotations
-
 import errno
 import json
 from collections.abc import Iterator

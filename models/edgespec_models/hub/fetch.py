@@ -9,8 +9,6 @@ Xet, the hub's other way of storing files, keeps pieces in a cache of its own an
 file begun on the plain path is therefore finished on it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -5,8 +5,6 @@ itself when its stdin closes, so it never outlives the program that started it. 
 line; a token comes in that way too, since arguments can be read by every user of the machine.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

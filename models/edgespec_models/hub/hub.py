@@ -4,8 +4,6 @@ Everything is pinned to the commit at which the repository was listed, so a file
 cannot be mixed from two versions. The hub's own cache is used, as by every program with that client.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

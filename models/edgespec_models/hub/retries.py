@@ -1,7 +1,5 @@
 """Asking the hub again when that may help: broken connections, its own faults, 429."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime

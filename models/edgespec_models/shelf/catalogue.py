@@ -1,7 +1,5 @@
 """The catalogue: pairs worth trying, read from pairs.toml, which explains its fields."""
 
-from __future__ import annotations
-
 import difflib
 import tomllib
 from dataclasses import dataclass

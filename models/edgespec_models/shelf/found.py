@@ -3,8 +3,6 @@
 They are found where those programs put them and used where they are: nothing is copied, moved or deleted.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Delete the files of a removed pair: in the hub's cache a name and, if it was the last, its content."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """An installed pair as a value, and read from JSON that is not trusted before it was checked."""
 
-from __future__ import annotations
-
 import math
 import os
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Loading, `edgespec pull` and `edgespec doctor` all ask here, so that what was pr
 holds after it.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Room on a disk, asked for before anything is written."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

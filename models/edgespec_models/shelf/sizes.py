@@ -1,7 +1,5 @@
 """Sizes, speeds and times as people read them."""
 
-from __future__ import annotations
-
 import math
 
 

@@ -4,8 +4,6 @@ Threads are daemons, so that a server which does not answer keeps nobody from en
 is cancelled by shutting its connection, which its thread sees at once.
 """
 
-from __future__ import annotations
-
 import asyncio
 import queue
 import threading

@@ -6,8 +6,6 @@ the program's own: `EndpointError`, `EngineDiedError` if the engine is gone (the
 `PromptTooLongError` with both counts if the endpoint gives them.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

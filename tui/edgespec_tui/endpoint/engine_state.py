@@ -1,7 +1,5 @@
 """Whether there is an engine: it is being prepared, it is there, or it is gone and why."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Callable, Coroutine

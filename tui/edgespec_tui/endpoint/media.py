@@ -3,8 +3,6 @@
 A chat keeps the names alone, so it stays small, and a file that is gone later is told of.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping

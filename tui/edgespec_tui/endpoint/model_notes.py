@@ -1,7 +1,5 @@
 """What a popular first model is good for, in a sentence, and what to ask it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

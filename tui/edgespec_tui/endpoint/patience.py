@@ -1,7 +1,5 @@
 """How long a question waits for an engine that its server loads again: for as long as loading advances."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from edgespec.client.answer import EngineState

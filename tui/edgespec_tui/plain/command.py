@@ -1,7 +1,5 @@
 """`edgespec chat` without a screen: from flags to an answer or a conversation in lines."""
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import io

@@ -1,7 +1,5 @@
 """The lines of a plain chat: questions, and commands that begin with a slash."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 import time

@@ -1,7 +1,5 @@
 """Text for screen readers and pipes: an answer as it comes, without moving the cursor."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ A waiting question is shown, can be taken back, and is asked when the answer bef
 If that was stopped or failed, waiting questions go back into the input: nothing is asked on a wrong basis.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """What the queue of answers needs of a screen."""
 
-from __future__ import annotations
-
 from collections.abc import Coroutine, Sequence
 from typing import Protocol
 

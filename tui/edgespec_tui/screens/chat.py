@@ -1,7 +1,5 @@
 """What the keys of a chat do, and what can be done with a turn."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual.app import SuspendNotSupported

@@ -1,7 +1,5 @@
 """What slash commands do."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

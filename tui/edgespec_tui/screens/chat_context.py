@@ -1,7 +1,5 @@
 """What a chat needs: the engine, the saved chats, the settings. One for the life of the app."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future

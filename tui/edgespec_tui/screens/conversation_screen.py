@@ -1,7 +1,5 @@
 """The screen of a chat: transcript, panel, input; asking, and showing the answer as it comes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Nothing in it is prepared but the questions, which neither model was trained on: what is shown is measured.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re

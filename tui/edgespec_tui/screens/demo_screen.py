@@ -1,7 +1,5 @@
 """The demo on the screen: how it is prepared, two columns that write, and what they showed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Keys and commands, as they are now: remapped keys show their new place."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Sequence
 from typing import ClassVar

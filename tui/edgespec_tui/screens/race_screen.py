@@ -1,7 +1,5 @@
 """The race on the screen: two columns, two clocks, and what it showed."""
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The saved chats: searched while typing, opened, renamed, deleted and restored."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

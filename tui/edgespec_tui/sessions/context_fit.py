@@ -5,8 +5,6 @@ If something has to go, so much goes that half of the context is free, and it st
 what is the same at the beginning of two prompts is not evaluated again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 

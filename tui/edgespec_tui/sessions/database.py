@@ -5,8 +5,6 @@ SQLite with a write-ahead log: what was committed survives `kill -9`, and two pr
 left alone. Everything here blocks, and runs on the thread of `Sessions`.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import time

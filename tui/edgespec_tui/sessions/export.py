@@ -1,7 +1,5 @@
 """A conversation as a document: Markdown of what is on the screen, or JSON of everything."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 The lock is the operating system's, on a file of the session's own, so `kill -9` releases it too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What people call a session: its title, or the first letters of the name made from its number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from edgespec.errors import SessionError

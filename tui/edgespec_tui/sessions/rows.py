@@ -3,8 +3,6 @@
 Each function is one statement or a few on a connection whose transaction the caller has begun.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 from collections.abc import Iterable, Sequence

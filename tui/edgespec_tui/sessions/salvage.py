@@ -1,7 +1,5 @@
 """What can still be read: of a file that takes no writing, and of one that is damaged."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress

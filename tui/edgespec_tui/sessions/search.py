@@ -1,7 +1,5 @@
 """Finds sessions by words, in their titles and texts."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterable, Sequence
 

@@ -5,8 +5,6 @@ opened, moves everything into memory, where it continues; `touched` lists the se
 room again. A damaged file is set aside, and a new one begun with what can still be read.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections.abc import Callable

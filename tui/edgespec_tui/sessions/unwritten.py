@@ -1,7 +1,5 @@
 """Chats that could not be saved, at the end of the program: reported, and written somewhere else."""
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """How a chat starts: the settings file under the flags, the saved chats, the first conversation."""
 
-from __future__ import annotations
-
 import argparse
 import getpass
 import os

@@ -1,7 +1,5 @@
 """What slash commands change in a chat, on the screen or in lines: each says in a sentence what it did."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from edgespec.errors import SettingError

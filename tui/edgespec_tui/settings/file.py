@@ -1,7 +1,5 @@
 """The settings file as a file: started from a template."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """How keys are named: each has an id to which the settings file can give other keys."""
 
-from __future__ import annotations
-
 from textual.binding import Binding
 
 

@@ -4,8 +4,6 @@ A value that cannot be used is left out and becomes a complaint, one sentence wi
 what is allowed; the rest of the file applies. If complaints cannot be shown, the first is raised.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import tomllib

@@ -4,8 +4,6 @@ The tints differ by more than hue (lightness, and underline with NO_COLOR), and 
 its contrast.
 """
 
-from __future__ import annotations
-
 from itertools import zip_longest
 
 from textual.theme import Theme

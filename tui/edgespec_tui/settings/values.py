@@ -1,7 +1,5 @@
 """The settings of an answer, as the settings file, `/set` and the flags name them."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The terminal's driver: Textual's, but for reading, which nothing that is typed may end."""
 
-from __future__ import annotations
-
 import os
 import selectors
 import signal

@@ -6,8 +6,6 @@ rest of the paste as keys. And a sequence with a number it did not expect ends t
 never get to that parser, and it is replaced where it fails.
 """
 
-from __future__ import annotations
-
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Generator, Iterator

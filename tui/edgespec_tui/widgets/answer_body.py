@@ -1,7 +1,5 @@
 """The text of an answer on the screen: segments of Markdown, of which only the last one grows."""
 
-from __future__ import annotations
-
 import re
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """One segment of an answer, drawn as Markdown: code to copy, and the tint of who wrote what."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@
 What follows an @ and names no file stays as it was written: decorators and addresses begin with one, too.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A widget that draws blocks row by row: one for many paragraphs, so that a screen has few to lay out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 from typing import ClassVar

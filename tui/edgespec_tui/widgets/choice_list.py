@@ -1,7 +1,5 @@
 """The list above the input: suggestions for what is being written. Keys stay with the input."""
 
-from __future__ import annotations
-
 from textual.content import Content
 from textual.widgets import Static
 

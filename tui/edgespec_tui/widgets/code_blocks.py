@@ -1,7 +1,5 @@
 """Code in an answer, found in its text and not on the screen, which may show only a part of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from edgespec_tui.widgets.markdown_blocks import MARKDOWN

@@ -1,7 +1,5 @@
 """Where a line of code continues in the next row of the screen."""
 
-from __future__ import annotations
-
 from rich.cells import cell_len
 
 

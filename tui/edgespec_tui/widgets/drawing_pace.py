@@ -4,8 +4,6 @@ On two cores, each hundredth of a core that the app takes costs the model a hund
 the threads that evaluate wait for each other.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Blocks of a text as rows of a given width."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A text changed in the editor that VISUAL or EDITOR names, while the app gives it the terminal."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -4,8 +4,6 @@ While an answer streams, all that is above its end moves up with each drawing. T
 container row by row before it finds it covered by its children, and paints what has grown a second time.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from textual.containers import Vertical

@@ -1,7 +1,5 @@
 """The footer: as many keys as have room, each of them whole."""
 
-from __future__ import annotations
-
 from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.widgets import Footer

@@ -6,8 +6,6 @@ rounds without a draft as seen here, all overheads included, and before enough o
 the engine measured. A measured speed-up exists only where plain decoding really ran (see `race`).
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, deque
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 One that needs more lines lies over the last ones of the transcript; a click removes it.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 from textual.content import Content

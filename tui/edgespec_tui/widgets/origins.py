@@ -5,8 +5,6 @@ found in its source by walking both at once: matching characters go together, so
 them are signs. If rendering wrote something else (an entity, a bullet), that character has no origin.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from edgespec_tui.sessions.conversation import Runs

@@ -1,7 +1,5 @@
 """The speculation panel: what the draft gains, while it does."""
 
-from __future__ import annotations
-
 import math
 import textwrap
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A large paste is one short mark in the text and is put in its place when the que
 that a 5,000-line log neither hides the question nor makes typing slow.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar

@@ -5,8 +5,6 @@ answer streams, and keys wait for it. So older objects are frozen, which takes t
 automatic collections, and are looked at again only in moments without keys.
 """
 
-from __future__ import annotations
-
 import gc
 import time
 from collections.abc import Callable

@@ -6,8 +6,6 @@ not interrupted: before a top-level block, before an item of a long list, or in 
 opened again in the next segment.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from markdown_it.token import Token

@@ -1,7 +1,5 @@
 """The slash commands, and what they mean."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from edgespec.errors import SettingError

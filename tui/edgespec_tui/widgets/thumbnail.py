@@ -1,7 +1,5 @@
 """A picture in half blocks: small enough to be kept with its question, and drawn by any terminal."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

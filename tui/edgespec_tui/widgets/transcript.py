@@ -4,8 +4,6 @@ Every widget costs time whenever anything is laid out, so that 200 turns would m
 answer streams. What is not shown is still in the conversation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from textual.app import ComposeResult

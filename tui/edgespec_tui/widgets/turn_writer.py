@@ -4,8 +4,6 @@ Rounds may come 200 times a second; the screen is drawn a few times a second, an
 is slow, so that keys never wait for it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

@@ -1,7 +1,5 @@
 """What an empty chat shows: who answers, and what to know at the start."""
 
-from __future__ import annotations
-
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll

@@ -1,7 +1,5 @@
 """Turns of the assistant -> Anthropic's messages: blocks of text, thinking and tools, whole or as events."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field

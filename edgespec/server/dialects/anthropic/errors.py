@@ -1,7 +1,5 @@
 """Refusals as Anthropic's clients read them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from edgespec.server.refusal import Refusal

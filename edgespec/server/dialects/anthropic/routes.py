@@ -1,7 +1,5 @@
 """Anthropic's routes: /v1/messages and its count of tokens."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from fastapi import APIRouter, Request

@@ -1,7 +1,5 @@
 """Generations -> the answers of llama.cpp's own server to /completion and /infill."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field

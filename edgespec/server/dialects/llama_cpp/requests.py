@@ -1,7 +1,5 @@
 """What clients of llama.cpp's own server ask for: /completion, /infill, /tokenize, /detokenize."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Self
 

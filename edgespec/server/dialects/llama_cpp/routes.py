@@ -1,7 +1,5 @@
 """The routes of llama.cpp's own server: /completion, /infill, /tokenize, /apply-template, /props, /slots."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A list of tokens with their pieces, as JSON."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """Turns of the assistant -> Ollama's answers: one object, or a line of JSON for each piece."""
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence

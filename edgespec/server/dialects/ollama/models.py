@@ -1,7 +1,5 @@
 """Models as Ollama's lists describe them: by their files' headers."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from datetime import UTC, datetime

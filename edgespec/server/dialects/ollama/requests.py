@@ -4,8 +4,6 @@ Ollama's `options` are llama.cpp's settings under names of its own. Those that b
 that no longer exist, mean nothing for a request here: the server says so once for each.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 `CompletionAnswer` has what both dialects share, and answers text completions; chat is in `chat.py`.
 """
 
-from __future__ import annotations
-
 import secrets
 import time
 from collections.abc import AsyncIterator, Sequence

@@ -1,7 +1,5 @@
 """Turns of the assistant -> OpenAI's chat completions: content, reasoning_content and tool_calls."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar

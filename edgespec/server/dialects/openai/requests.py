@@ -4,8 +4,6 @@ Unknown fields are ignored, because clients send many that mean nothing to a loc
 with a wrong value is refused by name and value.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """OpenAI's routes: chat, text and gaps, and how many tokens a conversation has."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi import APIRouter, Request

@@ -1,7 +1,5 @@
 """Turns of the assistant -> OpenAI's responses: items of reasoning, message and calls, whole or as events."""
 
-from __future__ import annotations
-
 import json
 import secrets
 import time

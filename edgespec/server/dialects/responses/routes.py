@@ -1,7 +1,5 @@
 """OpenAI's Responses API: /v1/responses and its count of tokens."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fastapi import APIRouter, Request
