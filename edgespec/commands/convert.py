@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.commands.output_file import check_output
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
@@ -45,9 +46,7 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", metavar="FILE", help="GGUF file of the model")
     command.add_argument("--to", required=True, choices=NUMBERS, metavar="FORMAT", help=", ".join(NUMBERS))
     command.add_argument("-o", "--output", metavar="FILE", help="output file (default: beside the model)")
-    command.add_argument(
-        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
-    )
+    add_flags(command, THREADS)
 
 
 def run(arguments: argparse.Namespace) -> int:

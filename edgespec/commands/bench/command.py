@@ -20,6 +20,7 @@ from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_f
 from edgespec.commands.bench.measure import Measured, Take, measure
 from edgespec.commands.bench.progress import RunProgress
 from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import Prompt, built_in, read_prompts, tokenize
 from edgespec.commands.request import request_for
@@ -44,6 +45,22 @@ PEER_TAKES = 2.0
 WIDTH = 79  # of sentences
 NO_TEMPLATE = "the model has no chat template: prompts were continued as they are, as with --raw"
 FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
+FLAGS = {
+    "--prompts FILE": "your own prompts: FILE.jsonl has one object per line, with prompt, kind and raw, or "
+    "as in Spec-Bench (category, turns); any other file is one prompt (default: 15 built-in prompts of 5 "
+    "kinds)",
+    "--raw": "continue the prompts as they are, without the chat template",
+    "--modes LIST greedy,sampled,coupled": "greedy: temperature 0; sampled: the model's sampling, block "
+    "verification, fixed random numbers; coupled: the model's sampling with a user's seed (default: all "
+    "three)",
+    "--repeat N 1": "times each prompt is answered (1)",
+    "--seconds S": f"time limit ({SECONDS:.0f}; {PEER_TAKES:.0f} times that with --peer, {SWEEP_TAKES:.0f} "
+    "times with --sweep)",
+    "--sweep": "also measure every fixed draft length",
+    "--peer NAME=PATH": "compare with another program: llama-server=PATH runs on the same files, in turn, "
+    "plain and with its default draft length, or every fixed one with --sweep",
+    "--json FILE": "write every figure, with machine, build, cost tables, texts and raw rounds",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,43 +110,7 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `bench` has beside those of the model, of sampling and of speculation."""
     group = command.add_argument_group("measuring")
-    group.add_argument(
-        "--prompts",
-        metavar="FILE",
-        help="your own prompts: FILE.jsonl has one object per line, with prompt, kind and raw, or as "
-        "in Spec-Bench (category, turns); any other file is one prompt (default: 15 built-in "
-        "prompts of 5 kinds)",
-    )
-    group.add_argument(
-        "--raw", action="store_true", help="continue the prompts as they are, without the chat template"
-    )
-    group.add_argument(
-        "--modes",
-        default="greedy,sampled,coupled",
-        metavar="LIST",
-        help="greedy: temperature 0; sampled: the model's sampling, block verification, fixed random "
-        "numbers; coupled: the model's sampling with a user's seed (default: all three)",
-    )
-    group.add_argument("--repeat", type=int, default=1, metavar="N", help="times each prompt is answered (1)")
-    group.add_argument(
-        "--seconds",
-        type=float,
-        metavar="S",
-        help=f"time limit ({SECONDS:.0f}; {PEER_TAKES:.0f} times that with --peer, "
-        f"{SWEEP_TAKES:.0f} times with --sweep)",
-    )
-    group.add_argument("--sweep", action="store_true", help="also measure every fixed draft length")
-    group.add_argument(
-        "--peer",
-        metavar="NAME=PATH",
-        help="compare with another program: llama-server=PATH runs on the same files, in turn, plain "
-        "and with its default draft length, or every fixed one with --sweep",
-    )
-    group.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write every figure, with machine, build, cost tables, texts and raw rounds",
-    )
+    add_flags(group, FLAGS)
     flags.add_model(command)
     flags.add_sampling(command, longest=LONGEST_ANSWER)
     flags.add_speculation(command)

@@ -11,6 +11,7 @@ from edgespec.commands.doctor.asking import ask
 from edgespec.commands.doctor.cards import cards
 from edgespec.commands.doctor.findings import Finding, problem
 from edgespec.commands.doctor.speculation_check import speculation
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
@@ -24,21 +25,17 @@ DESCRIPTION = """Checks the processor, graphics cards and the build of llama.cpp
 pair, whether speculation is on and makes it faster here (a measurement of 10 seconds), running servers, and
 the hub settings. It says how to fix each problem it finds. It changes nothing and uses no network."""
 EPILOG = """Exit code 0: no problem found. 1: a problem found. 2: a wrong flag."""
+FLAGS = {
+    "--json": "print one JSON object, for programs",
+    "--no-measure": "skip the measurement",
+    "--seconds S 10": "time limit of the measurement, loading excluded (10)",
+}
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `doctor` has beside those of the model."""
-    group = command.add_argument_group("doctor")
-    group.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-    group.add_argument("--no-measure", action="store_true", help="skip the measurement")
-    group.add_argument(
-        "--seconds",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="time limit of the measurement, loading excluded (10)",
-    )
+    add_flags(command.add_argument_group("doctor"), FLAGS)
     command.set_defaults(drafter="auto")
     flags.add_model(command, media=True)
 

@@ -153,5 +153,5 @@ async def _end_with(parent: ParentProcess, server: StoppableServer) -> None:
     """Ends the server when its parent has gone; requests in progress learn why."""
     await parent.gone()
     sentence = "the program that started this engine has ended, so the engine ended too"
-    reason = Refusal(503, sentence, type="unavailable_error", code="server_ended")
+    reason = Refusal(503, sentence, code="server_ended")
     await server.end_now(reason, LAST_WORDS_S)

@@ -18,6 +18,7 @@ import numpy as np
 
 from edgespec.commands import flags
 from edgespec.commands.bench.record import check_writable, write
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import built_in
 from edgespec.commands.status_line import StatusLine
@@ -133,13 +134,7 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `verify` has beside those of the model."""
     command.set_defaults(drafter="auto", draft_length=None)
     group = command.add_argument_group("verifying")
-    group.add_argument(
-        "--seconds",
-        type=float,
-        default=SECONDS,
-        metavar="S",
-        help=f"total time limit ({SECONDS:.0f})",
-    )
+    add_flags(group, {f"--seconds S {SECONDS}": f"total time limit ({SECONDS:.0f})"})
     group.add_argument(
         "--json",
         nargs="?",
@@ -147,7 +142,7 @@ def add(command: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write every figure to FILE; without FILE, print them",
     )
-    group.add_argument("--rng-seed", type=int, metavar="N", help="repeat the random draws of an earlier run")
+    add_flags(group, {"--rng-seed N": "repeat the random draws of an earlier run"})
     flags.add_model(command)
 
 
