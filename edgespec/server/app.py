@@ -153,4 +153,4 @@ async def _http(request: Request, error: Exception) -> Response:
 async def _fault(request: Request, error: Exception) -> Response:
     id = request.state.request_id
     sentence = f"a fault of EdgeSpec's own ({type(error).__name__}): its log has more under {id}"
-    return await _refusal(request, Refusal(500, sentence, type="server_error", code="internal_error"))
+    return await _refusal(request, Refusal(500, sentence, code="internal_error"))

@@ -80,5 +80,5 @@ def fill_tokens(about: Loaded) -> FillTokens:
             f"infill is not supported by {about.name}: its vocabulary has no tokens for filling in; "
             "load a model made for it, such as Qwen2.5-Coder"
         )
-        raise Refusal(501, sentence, type="not_supported_error", code="no_fill_tokens")
+        raise Refusal(501, sentence, code="no_fill_tokens")
     return about.fill

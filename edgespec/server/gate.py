@@ -210,7 +210,7 @@ class _Key:
             await self._app(scope, receive, send)
             return
         sentence = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY' or x-api-key"
-        refusal = Refusal(401, sentence, type="authentication_error", code="invalid_api_key")
+        refusal = Refusal(401, sentence, code="invalid_api_key")
         await _refuse(refusal, scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:

@@ -14,14 +14,14 @@ from pydantic import BaseModel, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.engine.messages import LoadRequest
-from edgespec.server.answering import PING_S, Answering
+from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.engine_status import EngineStatus, State
-from edgespec.server.events import NEWLINE, done, event
+from edgespec.server.event_stream import NEWLINE, PING_S, done, event
 from edgespec.server.front_page import FILES, FOLDER, HEADERS, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
 from edgespec.server.recent import Recent
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, invalid
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
 
@@ -130,7 +130,7 @@ class ModelRoutes:
         """Begins to load a pair; its status says when that is done."""
         load = self._pairs.named(body.model)
         if self._engines.of(load).in_memory:
-            raise Refusal(400, "model is already running", param="model", code="invalid_value")
+            raise invalid("model", "model is already running")
         self._apart(self._engines.load(load))
         return {"success": True}
 
@@ -138,7 +138,7 @@ class ModelRoutes:
         """Unloads a pair as soon as nobody uses it."""
         load = self._pairs.named(body.model)
         if not self._engines.of(load).in_memory:
-            raise Refusal(400, "model is not running", param="model", code="invalid_value")
+            raise invalid("model", "model is not running")
         self._apart(self._engines.unload(load))
         return {"success": True}
 

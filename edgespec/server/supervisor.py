@@ -19,7 +19,6 @@ from edgespec.server.worker_life import PING_S, WorkerLife
 SWITCHED = Refusal(
     503,
     "the model was unloaded by force: try again, or name the model you want",
-    type="unavailable_error",
     code="model_switched",
     retry_s=1,
 )

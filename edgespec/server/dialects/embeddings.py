@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.embeddings import Embeddings, Text
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import missing
 
 ROWS = 8  # vectors that are written at once
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
@@ -34,9 +34,7 @@ class EmbeddingRequest(BaseModel):
         """Returns the texts one by one; raises Refusal for none."""
         given = self.content if self.input is None else self.input
         if given is None:
-            raise Refusal(
-                400, "input is missing: give a text", param="input", code="missing_required_parameter"
-            )
+            raise missing("input", "input is missing: give a text")
         return texts_of(given)
 
 

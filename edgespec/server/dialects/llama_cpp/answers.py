@@ -11,7 +11,7 @@ from edgespec.core.request import Request
 from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import Sampling
 from edgespec.server.dialects.llama_cpp.requests import LlamaGenerationRequest
-from edgespec.server.events import event
+from edgespec.server.event_stream import event
 from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal

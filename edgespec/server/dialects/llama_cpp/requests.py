@@ -20,9 +20,9 @@ from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.lists import Biases, Listed
-from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId, unsupported
+from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId
 from edgespec.server.filling import GapFields
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import invalid, unsupported
 from edgespec.server.settings import RequestDefaults
 
 ALIASES = {number.also: name for name, number in NUMBERS.items() if number.also}
@@ -133,8 +133,7 @@ class LlamaCompletion(LlamaGenerationRequest):
             return [[item for item in given if isinstance(item, int | str)]]
         prompts: list[Prompt] = [item for item in given if not isinstance(item, int)]
         if not 0 < len(prompts) * (self.n or 1) <= 16:
-            sentence = f"there are {len(prompts)} prompts: 1 to 16 answers may be asked for"
-            raise Refusal(400, sentence, param="prompt", code="invalid_value")
+            raise invalid("prompt", f"there are {len(prompts)} prompts: 1 to 16 answers may be asked for")
         return prompts
 
 

@@ -15,8 +15,8 @@ from edgespec.engine.messages import Loaded, SlotName
 from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.requests import (
@@ -32,10 +32,10 @@ from edgespec.server.dialects.llama_cpp.requests import (
 )
 from edgespec.server.dialects.llama_cpp.token_list import listed
 from edgespec.server.dialects.openai.answers import FINGERPRINT
-from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of, unsupported
+from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
 from edgespec.server.filling import FillIn, fill_tokens
 from edgespec.server.media import marked
-from edgespec.server.refusal import Refusal, closed
+from edgespec.server.refusal import Refusal, closed, missing, unsupported
 
 
 class LlamaCppDialect(Dialect):
@@ -214,7 +214,7 @@ class LlamaCppDialect(Dialect):
             raise worker.absence()
         busy = worker.requests - worker.waiting
         if fail_on_no_slot and busy == about.slots:
-            raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)
+            raise Refusal(503, "no slot is free: try again in a moment", retry_s=1)
         speculative = about.draft_name is not None
         return JSONResponse(
             [
@@ -256,9 +256,9 @@ class LlamaCppDialect(Dialect):
         folder, name = self.answering.settings.slot_folder, body and body.filename
         if folder is None:
             sentence = "slots are not saved, restored or erased here: the server needs --slot-save-path"
-            raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+            raise Refusal(501, sentence, code="unsupported")
         if not name and action != "erase":
-            raise Refusal(400, "filename is missing", param="filename", code="missing_required_parameter")
+            raise missing("filename", "filename is missing")
         path = str(folder / name) if name else ""
         done = await self.answering.worker.slot_action(slot, action, path)
         if action == "erase":

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edgespec.chat.families.deltas import Content, Reasoning
-from edgespec.server.answering import EventStream
 from edgespec.server.dialects.ollama.requests import LATEST
+from edgespec.server.event_stream import EventStream
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal

@@ -13,16 +13,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictI
 
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.numbers import Number, with_numbers
-from edgespec.server.dialects.openai.requests import (
-    ChatRequest,
-    Seed,
-    Speculation,
-    StopText,
-    TokenId,
-    Top,
-)
+from edgespec.server.dialects.openai.requests import ChatRequest, Seed, Speculation, StopText, TokenId, Top
 from edgespec.server.dialects.translation import as_chat
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import missing, unsupported
 
 LONGEST_S = 10**9  # that a model is kept; for longer is for ever
 LATEST = ":latest"  # the tag of a name without one
@@ -190,13 +183,12 @@ class OllamaGenerate(OllamaFields):
     def as_chat(self) -> ChatRequest:
         """Returns it as a chat request; raises RequestValidationError or Refusal."""
         if self.images and self.context:
-            sentence = "context: pictures have no place in earlier turns' tokens, so ask by /api/chat"
-            raise Refusal(400, sentence, param="context", code="unsupported_parameter")
-        if self.template:
-            sentence = (
-                "template: a request brings no template here: `edgespec serve --chat-template` chooses one"
+            raise unsupported(
+                "context", "pictures have no place in earlier turns' tokens, so ask by /api/chat"
             )
-            raise Refusal(400, sentence, param="template", code="unsupported_parameter")
+        if self.template:
+            sentence = "a request brings no template here: `edgespec serve --chat-template` chooses one"
+            raise unsupported("template", sentence)
         system = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*system, {"role": "user", "content": _content(self.prompt, self.images)}]
         return as_chat({**self.fields(), "messages": messages})
@@ -221,7 +213,7 @@ class NamedModel(BaseModel):
     def called(self) -> str:
         """Returns the name; raises Refusal if there is none."""
         if not (self.model or self.name):
-            raise Refusal(400, "model is missing: name one", param="model", code="missing_required_parameter")
+            raise missing("model", "model is missing: name one")
         return (self.model or self.name).removeprefix("hf.co/")  # as Ollama names the hub's repositories
 
 

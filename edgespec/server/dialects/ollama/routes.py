@@ -21,8 +21,9 @@ from pydantic import BaseModel
 
 from edgespec.chat.families.known import PLAIN
 from edgespec.engine.messages import Prompt, Submit
-from edgespec.server.answering import Answering, Dialect, with_pair
+from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.embeddings import in_pieces, texts_of
 from edgespec.server.dialects.ollama.answers import (
     NANO,
@@ -268,7 +269,7 @@ class OllamaDialect(Dialect):
 
 
 def _not_here(sentence: str) -> Refusal:
-    return Refusal(501, sentence, type="not_supported_error", code="unsupported")
+    return Refusal(501, sentence, code="unsupported")
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:

@@ -13,7 +13,7 @@ from sse_starlette import ServerSentEvent
 
 from edgespec import __version__
 from edgespec.server.dialects.openai.requests import GenerationRequest
-from edgespec.server.events import done, event
+from edgespec.server.event_stream import done, event
 from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.logprobs import Scored, for_text
 from edgespec.server.refusal import Refusal

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from edgespec.engine.messages import Submit
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.openai.answers import CompletionAnswer
 from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest

@@ -11,7 +11,7 @@ from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.dialects.responses.requests import INPUT, KnownTool
-from edgespec.server.events import event
+from edgespec.server.event_stream import event
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader

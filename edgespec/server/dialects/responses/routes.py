@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.responses.answers import ResponseAnswer
 from edgespec.server.dialects.responses.requests import InputRequest, ResponsesRequest
 from edgespec.server.turns import readers
