@@ -4,19 +4,21 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
 
 from edgespec.commands import flags
-from edgespec.commands.doctor import machine_checks, pair_checks, report, surroundings
-from edgespec.commands.doctor.asking import ask
+from edgespec.commands.doctor import findings, machine_checks, pair_checks, surroundings
 from edgespec.commands.doctor.cards import cards
 from edgespec.commands.doctor.findings import Finding, problem
-from edgespec.commands.doctor.speculation_check import speculation
+from edgespec.commands.doctor.speculation_check import judged
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
 from edgespec.system.builds import here
 from edgespec.system.isolate import INTERRUPTED
+from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild
 from edgespec.system.other_programs import Others
 from edgespec.system.self_test import SelfTest
 from edgespec.system.self_test import run as run_self_test
@@ -30,6 +32,7 @@ FLAGS = {
     "--no-measure": "skip the measurement",
     "--seconds S 10": "time limit of the measurement, loading excluded (10)",
 }
+TOKENS = 48  # of one measured answer
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
 
 
@@ -47,19 +50,19 @@ def run(arguments: argparse.Namespace) -> int:
     pair_settings(arguments)  # refuses wrong values before anything is checked
     found: list[Finding] = []
     try:
-        for findings in _checks(arguments):
-            found += findings
-            StatusLine().show(f"looked at {findings[-1].topic} ..." if findings else "")
+        for part in _checks(arguments):
+            found += part
+            StatusLine().show(f"looked at {part[-1].topic} ..." if part else "")
     except KeyboardInterrupt:
         StatusLine().clear()
         print("edgespec: stopped", file=sys.stderr)
         return INTERRUPTED
     StatusLine().clear()
     if arguments.json:
-        print(report.document(found))
+        print(findings.document(found))
     else:
-        print("\n".join([*report.lines(found), "", report.verdict(found)]))
-    return int(any(finding.status == "problem" for finding in found))
+        print("\n".join([*findings.lines(found), "", findings.verdict(found)]))
+    return int(findings.n_problems(found) > 0)
 
 
 def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
@@ -79,7 +82,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     yield machine_checks.memory()
     machines = machine_checks.others(settings.rpc, said, at)
     yield machines
-    loads = "devices" in said and not any(finding.status == "problem" for finding in machines)
+    loads = "devices" in said and not findings.n_problems(machines)
     yield from _of_the_pair(arguments, loads)
     yield surroundings.endpoint()
     yield surroundings.hub()
@@ -96,10 +99,27 @@ def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Fi
         return
     found = pair_checks.pair(target, draft) + pair_checks.projector(target, settings.mmproj)
     yield found
-    if not loads or any(finding.status == "problem" for finding in found):
+    if not loads or findings.n_problems(found):
         return
     found = pair_checks.fit(target, draft, settings)
     yield found
-    if not arguments.no_measure and not any(finding.status == "problem" for finding in found):
+    if not arguments.no_measure and not findings.n_problems(found):
         StatusLine().show("measuring speculation ...")
-        yield speculation(target, draft, settings, arguments.seconds)
+        asked = {
+            "what": "measure",
+            "target": str(target),
+            "draft": str(draft) if draft else None,
+            "settings": asdict(settings),
+            "seconds": arguments.seconds,
+            "tokens": TOKENS,
+        }
+        yield judged(ask(asked), has_draft=draft is not None)
+
+
+def ask(asked: dict[str, Any], *, timeout: float = LONGEST_S) -> dict[str, Any]:
+    """Asks the child that loads llama.cpp; {"error": sentence} if it refuses, dies or takes too long."""
+    with JsonChild("edgespec.commands.doctor.llama_child", longest_s=timeout) as child:
+        try:
+            return child.ask(asked)
+        except ChildDiedError as error:
+            return {"broken" if error.by_itself else "error": str(error)}
