@@ -14,8 +14,7 @@ from edgespec.commands.bench import record
 from edgespec.commands.bench.figures import Sample
 from edgespec.commands.bench.lines import lines_for
 from edgespec.commands.bench.measure import Measured
-from edgespec.commands.bench.plot import bars
-from edgespec.commands.bench.report import Results, results, tables
+from edgespec.commands.bench.report import Results, bars, results, tables
 from edgespec.errors import SettingError
 
 LINES = lines_for(("greedy", "sampled", "coupled"), sweep=True, peer="llama-server")
@@ -79,8 +78,8 @@ def test_bars_share_a_scale_and_show_the_mark() -> None:
 
 
 def test_bars_of_nothing_or_of_zero_are_drawn() -> None:
-    assert bars([]) == []
-    assert bars([("none", 0.0, None)]) == ["none   0"]
+    assert bars([], 79) == []
+    assert bars([("none", 0.0, None)], 79) == ["none   0"]
 
 
 # ---- the document -----------------------------------------------------------------------------------------

@@ -4,25 +4,25 @@ import argparse
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import peer, record, report
+from edgespec.commands.bench import peer_command, record, report
 from edgespec.commands.bench.about import about, heading
-from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
-from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
-from edgespec.commands.bench.measure import Measured, Take, measure
+from edgespec.commands.bench.figures import FEWEST_STEPS, summary
+from edgespec.commands.bench.lines import OURS, PLAIN, Mode, Unit, lines_for, parse_modes, units_for
+from edgespec.commands.bench.measure import Measured, measure
 from edgespec.commands.bench.progress import RunProgress
 from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
-from edgespec.commands.prompts import Prompt, built_in, read_prompts, tokenize
+from edgespec.commands.prompts import Prompt, built_in, fitting, read_prompts
 from edgespec.commands.request import request_for
 from edgespec.engine.pair import Pair
 from edgespec.errors import PeerError, SettingError
@@ -102,8 +102,8 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
     json_file = Path(arguments.json) if arguments.json is not None else None
     if json_file:
         record.check_writable("--json", json_file)
-    program = peer.parse_peer(arguments.peer) if arguments.peer is not None else None
-    version = peer.version(program) if program else None
+    program = peer_command.parse_peer(arguments.peer) if arguments.peer is not None else None
+    version = peer_command.version(program) if program else None
     return RunPlan(modes, prompts, arguments.repeat, seconds, json_file, program, version)
 
 
@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
             modes,
             sweep=arguments.sweep,
             draft_length=arguments.draft_length,
-            peer=peer.NAME if wanted.peer else None,
+            peer=peer_command.NAME if wanted.peer else None,
         )
         units = units_for(prompts, lines, repeats=wanted.repeats, rng=np.random.default_rng(seed))
         ours = PairTaker(pair, asked, tokens, interrupt)
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
             theirs.warm_up(lines)
         measured = measure(
             units,
-            _either(ours, theirs),
+            lambda line, unit: (theirs if theirs and line.peer else ours)(line, unit),
             budget_s=wanted.seconds,
             cancelled=interrupt,
             on_progress=progress.show,
@@ -159,7 +159,14 @@ def run(arguments: argparse.Namespace) -> int:
         template = pair.target.chat_template or arguments.raw
     _keep_speed(arguments, measured, modes)
     notes = [left_out, "" if template else NO_TEMPLATE, _others_note(measured, before)]
-    return _tell(measured, lines, wanted, described, notes)
+    found = report.results(measured.samples, lines)
+    said = [*measured.troubles, *filter(None, notes), *_cut_short(measured)]
+    print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(said)]))
+    if wanted.json:
+        record.write(wanted.json, record.document(found, measured, described))
+    if measured.samples or measured.cancelled:
+        return INTERRUPTED if measured.cancelled else 0
+    raise PeerError("nothing was measured: allow more --seconds")
 
 
 def _keep_speed(arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...]) -> None:
@@ -176,19 +183,17 @@ def _fitting(
     pair: Pair, prompts: tuple[Prompt, ...], asked: Asked, *, raw: bool
 ) -> tuple[list[Prompt], dict[str, NDArray[np.int32]], str]:
     """Returns the prompts that the context holds with an answer, their tokens, and a note on the others."""
-    tokens = tokenize(pair, prompts, raw=raw)
-    room = pair.n_ctx - asked.max_tokens
-    fitting = [prompt for prompt in prompts if len(tokens[prompt.name]) <= room]
-    if not fitting:
+    found, tokens = fitting(pair, prompts, asked.max_tokens, raw=raw)
+    if not found:
         raise SettingError(
             f"no prompt fits a context of {pair.n_ctx:,} tokens with an answer of {asked.max_tokens}: "
             "give a larger --ctx, a smaller -n, or shorter prompts"
         )
-    gone = len(prompts) - len(fitting)
+    gone = len(prompts) - len(found)
     note = (
         f"{gone} of {len(prompts)} prompts do not fit the context of {pair.n_ctx:,} tokens and are left out"
     )
-    return fitting, tokens, note if gone else ""
+    return found, tokens, note if gone else ""
 
 
 def _warm_up(ours: PairTaker, asked: Asked, units: list[Unit], cancelled: Interrupt) -> None:
@@ -199,18 +204,8 @@ def _warm_up(ours: PairTaker, asked: Asked, units: list[Unit], cancelled: Interr
             short(line, units[0])
 
 
-def _either(ours: PairTaker, theirs: PeerTaker | None) -> Take:
-    def take(line: Line, unit: Unit) -> Sample | None:
-        if not line.peer:
-            return ours(line, unit)
-        assert theirs is not None
-        return theirs(line, unit)
-
-    return take
-
-
-def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> peer.PeerSettings:
-    return peer.PeerSettings(
+def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> peer_command.PeerSettings:
+    return peer_command.PeerSettings(
         program=program,
         target=pair.target.path,
         draft=pair.draft.path if pair.draft else None,
@@ -243,32 +238,13 @@ def _others_note(measured: Measured, before: float) -> str:
     return f"other programs kept {during:.1f} cores busy (at worst {worst:.1f}): take these figures with care"
 
 
-def _tell(
-    measured: Measured,
-    lines: list[Line],
-    wanted: RunPlan,
-    described: dict[str, Any],
-    notes: list[str],
-) -> int:
-    found = report.results(measured.samples, lines)
-    head = heading(measured, described)
-    notes = _notes(measured, notes)
-    print("\n".join([*head, *report.tables(found), *_wrapped(notes)]))
-    if wanted.json:
-        record.write(wanted.json, record.document(found, measured, described))
-    if measured.samples or measured.cancelled:
-        return INTERRUPTED if measured.cancelled else 0
-    raise PeerError("nothing was measured: allow more --seconds")
-
-
-def _notes(measured: Measured, notes: list[str]) -> list[str]:
-    said = [note for note in [*measured.troubles, *notes] if note]
+def _cut_short(measured: Measured) -> Iterator[str]:
+    """Yields why not all was measured."""
     if measured.cancelled:
-        said.append("stopped by Ctrl+C: these are the figures so far")
+        yield "stopped by Ctrl+C: these are the figures so far"
     if measured.out_of_time and measured.finished:
         whole = measured.seconds / measured.finished * measured.planned * 1.1
-        said.append(f"the time was up: --seconds {whole:.0f} would do all {measured.planned} comparisons")
-    return said
+        yield f"the time was up: --seconds {whole:.0f} would do all {measured.planned} comparisons"
 
 
 def _wrapped(notes: list[str]) -> list[str]:

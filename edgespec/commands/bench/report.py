@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from edgespec.commands.bench.figures import Contest, Ratio, Sample, Summary, against_best, speedup, summary
 from edgespec.commands.bench.lines import MEANING, OURS, PLAIN, Line
-from edgespec.commands.bench.plot import bars
 
 WIDTH = 80
 POSITIONS = 9
@@ -139,7 +138,7 @@ def _kinds(found: Results) -> list[str]:
 def _bars(summaries: Sequence[Summary]) -> list[str]:
     plain = {s.mode: s.tok_per_s for s in summaries if s.line == PLAIN}
     rows = [(f"{s.mode} {s.line}", s.tok_per_s, plain.get(s.mode)) for s in summaries if s.tok_per_s]
-    drawn = bars([(label, value, mark) for label, value, mark in rows if value], width=WIDTH - 1)
+    drawn = bars([(label, value, mark) for label, value, mark in rows if value], WIDTH - 1)
     return ["tokens a second; | is plain decoding", *drawn] if drawn else []
 
 
@@ -173,3 +172,27 @@ def _interval(ratio: Ratio | None) -> str:
         return ""
     high = f"{ratio.high:.2f}" if ratio.high < 100 else "100 or more"
     return f"{ratio.low:.2f} to {high}"
+
+
+FULL, MARK = "#", "|"
+
+
+def bars(rows: Sequence[tuple[str, float, float | None]], width: int) -> list[str]:
+    """Draws one line for each (label, value, mark): a bar, the place of the mark in it, and the value.
+
+    All bars share one scale, from 0 to the largest value or mark.
+    """
+    if not rows:
+        return []
+    label_width = max(len(label) for label, _, _ in rows)
+    texts = [f"{value:.3g}" if value < 1000 else f"{value:.0f}" for _, value, _ in rows]
+    room = max(10, width - label_width - max(map(len, texts)) - 3)
+    largest = max(max(value, mark or 0.0) for _, value, mark in rows)
+    lines = []
+    for (label, value, mark), text in zip(rows, texts, strict=True):
+        cells = [FULL] * (round(value / largest * room) if largest > 0 else 0)
+        cells += [" "] * (room - len(cells))
+        if mark is not None and largest > 0:
+            cells[min(room - 1, round(mark / largest * room))] = MARK
+        lines.append(f"{label:<{label_width}}  {''.join(cells).rstrip()} {text}")
+    return lines

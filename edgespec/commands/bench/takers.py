@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from edgespec.commands.bench.figures import RoundRecord, Sample
 from edgespec.commands.bench.lines import Line, Unit
-from edgespec.commands.bench.peer import Completion, LlamaServer, PeerSettings
+from edgespec.commands.bench.peer import Completion, LlamaServer
+from edgespec.commands.bench.peer_command import PeerSettings
 from edgespec.core.request import Request
 from edgespec.core.stats import Tally
 from edgespec.core.values import DrafterName, Round

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from edgespec.commands import flags
@@ -16,6 +17,7 @@ from edgespec.commands.flag_table import add_flags
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
+from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import here
 from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild
@@ -105,15 +107,20 @@ def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Fi
     yield found
     if not arguments.no_measure and not findings.n_problems(found):
         StatusLine().show("measuring speculation ...")
-        asked = {
-            "what": "measure",
-            "target": str(target),
-            "draft": str(draft) if draft else None,
-            "settings": asdict(settings),
-            "seconds": arguments.seconds,
-            "tokens": TOKENS,
-        }
-        yield judged(ask(asked), has_draft=draft is not None)
+        yield speculation(target, draft, settings, arguments.seconds)
+
+
+def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
+    """Runs the pair with and without speculation for about `seconds` after loading."""
+    asked = {
+        "what": "measure",
+        "target": str(target),
+        "draft": str(draft) if draft else None,
+        "settings": asdict(settings),
+        "seconds": seconds,
+        "tokens": TOKENS,
+    }
+    return judged(ask(asked), has_draft=draft is not None)
 
 
 def ask(asked: dict[str, Any], *, timeout: float = LONGEST_S) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     from edgespec.commands.bench.lines import OURS, PLAIN, lines_for, units_for
     from edgespec.commands.bench.measure import measure as take_all
     from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker
-    from edgespec.commands.prompts import built_in, tokenize
+    from edgespec.commands.prompts import built_in, fitting
     from edgespec.engine.pair import Pair
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import sampling_for
@@ -47,8 +47,7 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
         wish = Asked(sampling, n_tokens, 1)
         raw = not pair.target.chat_template
         prompts = [prompt for prompt in built_in() if pair.n_ctx > 2 * asked["tokens"]]
-        tokens = tokenize(pair, prompts, raw=raw)
-        prompts = [prompt for prompt in prompts if len(tokens[prompt.name]) + asked["tokens"] <= pair.n_ctx]
+        prompts, tokens = fitting(pair, prompts, asked["tokens"], raw=raw)
         lines = lines_for((mode,), sweep=False)  # type: ignore[arg-type]
         units = units_for(prompts, lines, repeats=1, rng=np.random.default_rng(1))
         warm = PairTaker(pair, Asked(sampling, WARM_UP_TOKENS, 1), tokens, lambda: False)
