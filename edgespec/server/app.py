@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from edgespec import __version__
@@ -23,7 +23,7 @@ from edgespec.server.dialects.openai.routes import OpenAIDialect
 from edgespec.server.dialects.rerank import RerankDialect
 from edgespec.server.dialects.responses.routes import ResponsesDialect
 from edgespec.server.embeddings import Embeddings, Reranker
-from edgespec.server.gate import Gate
+from edgespec.server.gate import Gate, refused
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
@@ -103,9 +103,7 @@ class WebApp(Logged):
 
 async def _refusal(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
-    request.state.refused = refusal.code  # for its line in the log
-    body = refusal.shaped(request.url.path, request.scope["state"])
-    return JSONResponse(body, refusal.status, refusal.headers())
+    return refused(refusal, request.scope)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -145,9 +143,9 @@ async def _http(request: Request, error: Exception) -> Response:
         404: f"there is nothing at {method} {path}",
         405: f"{path} takes no {method} requests",
     }.get(error.status_code, str(error.detail))
-    refusal = Refusal(error.status_code, sentence)
-    body = refusal.shaped(request.url.path, request.scope["state"])
-    return JSONResponse(body, error.status_code, {**refusal.headers(), **(error.headers or {})})
+    answer = refused(Refusal(error.status_code, sentence), request.scope)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 async def _fault(request: Request, error: Exception) -> Response:

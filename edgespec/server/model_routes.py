@@ -109,7 +109,7 @@ class ModelRoutes:
 
     async def all(self) -> dict[str, Any]:
         """Lists the pairs, with the engine's state."""
-        return {"object": "list", "data": self._models(), "engine": self._told(self._engines.status)}
+        return {"object": "list", "data": self._models(), "engine": self._told(self._engines.status_of())}
 
     async def change(self, body: ModelChange) -> Response:
         """Loads or unloads; answers when it is done, or with events until it is."""
