@@ -32,9 +32,9 @@ from edgespec.server.embeddings import Embeddings
 from edgespec.server.event_stream import EventStream
 from edgespec.server.generation import AnswerChoices, GenerationObserver
 from edgespec.server.json_body import n_characters
+from edgespec.server.media import fetched
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, invalid
-from edgespec.server.remote_media import fetched
 from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_life import WorkerLife

@@ -84,16 +84,9 @@ class Embeddings:
             # a client that leaves must not hand the child to the next one before it has answered
             said = await asyncio.shield(asyncio.ensure_future(self._answer(asked)))
             if "error" in said:
-                wrong = said["setting"]
-                raise Refusal(
-                    400 if wrong else 500,
-                    f"{self.field}: {said['error']}" if wrong else said["error"],
-                    type="invalid_request_error" if wrong else "server_error",
-                    param=self.field if wrong else None,
-                    code="invalid_value" if wrong else "engine_error",
-                )
-            raw = base64.b64decode(said["vectors"])
-            vectors += struct.iter_unpack(f"{said['width']}f", raw)
+                wrong = invalid(self.field, f"{self.field}: {said['error']}")
+                raise wrong if said["setting"] else Refusal(500, said["error"], code="engine_error")
+            vectors += struct.iter_unpack(f"{said['width']}f", base64.b64decode(said["vectors"]))
             n_tokens += sum(said["n_tokens"])
         return Embedded(vectors, n_tokens)
 

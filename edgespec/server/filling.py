@@ -7,7 +7,7 @@ from pydantic import BaseModel, StrictFloat, StrictInt, StrictStr
 from edgespec.chat.fill_in import LAST_FILE, REPOSITORY, SNIPPET, Chunk, FillTokens, Gap, arranged
 from edgespec.engine.messages import Loaded
 from edgespec.server.answering import Answering
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.refusal import Refusal
 
 WINDOW = 2048  # tokens around the gap, as llama-server's batch is by default

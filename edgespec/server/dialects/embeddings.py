@@ -6,19 +6,18 @@ import json
 import struct
 from collections.abc import AsyncIterator, Iterable
 from itertools import islice
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, Field, StrictInt, StrictStr
+from pydantic import BaseModel, StrictInt, StrictStr
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed, TokenId
 from edgespec.server.embeddings import Embeddings, Text
 from edgespec.server.refusal import missing
 
 ROWS = 8  # vectors that are written at once
-TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Input = StrictStr | Listed[TokenId] | Listed[StrictStr] | Listed[Listed[TokenId]]
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.refusal import invalid
 
 SILENT = ("none", "minimal")  # efforts that mean: do not reason

@@ -19,8 +19,8 @@ from edgespec.core.request import Scoring
 from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import NUMBERS
-from edgespec.server.dialects.lists import Biases, Listed
-from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId
+from edgespec.server.dialects.fields import Biases, Listed, TokenId
+from edgespec.server.dialects.openai.requests import GenerationRequest
 from edgespec.server.filling import GapFields
 from edgespec.server.refusal import invalid, unsupported
 from edgespec.server.settings import RequestDefaults

@@ -17,8 +17,8 @@ from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair
-from edgespec.server.dialects.lists import Listed
-from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
+from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings, token_list
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
     InfillRequest,
@@ -30,7 +30,6 @@ from edgespec.server.dialects.llama_cpp.requests import (
     TokenizeRequest,
     llama_submits,
 )
-from edgespec.server.dialects.llama_cpp.token_list import listed
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
 from edgespec.server.filling import FillIn, fill_tokens
@@ -150,7 +149,7 @@ class LlamaCppDialect(Dialect):
         if not wanted.with_pieces:
             return JSONResponse({"tokens": tokens})
         pieces = await self.answering.worker.spell(tokens)
-        return StreamingResponse(listed(tokens, pieces), media_type="application/json")
+        return StreamingResponse(token_list(tokens, pieces), media_type="application/json")
 
     @with_pair
     async def detokenize(self, wanted: DetokenizeRequest) -> dict[str, str]:

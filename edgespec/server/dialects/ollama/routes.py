@@ -111,7 +111,7 @@ class OllamaDialect(Dialect):
         if not (wanted.raw or wanted.suffix):
             submits, composed = await self.answering.chat_submits(body)
             submits = [replace(s, prompt=await self._behind(wanted.context, s)) for s in submits]
-            turn = readers(composed, 1)[0]
+            [turn] = readers(composed, 1)
             return await self._answer(wanted, body, request, submits, turn, chats=False)
         prompt: str | tuple[int, ...] = wanted.prompt or ""
         if wanted.suffix:
@@ -243,9 +243,8 @@ class OllamaDialect(Dialect):
 
     async def refused(self, request: Request) -> Response:
         """Refuses what changes or publishes models: their files belong to the hub's cache."""
-        raise _not_here(
-            f"{request.url.path} is not supported: `edgespec rm` and `edgespec pull` manage models"
-        )
+        sentence = f"{request.url.path} is not supported: `edgespec rm` and `edgespec pull` manage models"
+        raise Refusal(501, sentence, code="unsupported")
 
     async def pull(self, wanted: NamedModel) -> Response:
         """Downloads a pair, with the first draft that fits; tells how far it is, in lines or at its end."""
@@ -266,10 +265,6 @@ class OllamaDialect(Dialect):
         if "error" in last:
             raise Refusal(502, last["error"], code="pull_failed")
         return JSONResponse(last)
-
-
-def _not_here(sentence: str) -> Refusal:
-    return Refusal(501, sentence, code="unsupported")
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:

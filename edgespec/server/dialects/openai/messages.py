@@ -5,13 +5,11 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, StrictStr
 
-from edgespec.chat.sound import is_sound
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mark
-from edgespec.server.dialects.lists import Listed
-from edgespec.server.media import from_base64, from_url
+from edgespec.server.dialects.fields import Listed
+from edgespec.server.media import attachment, from_base64, from_url, is_remote
 from edgespec.server.refusal import Refusal, invalid
-from edgespec.server.remote_media import is_remote
 
 READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
 MEDIA = {"image_url": "picture", "input_audio": "sound"}  # types of parts that contain something else
@@ -57,7 +55,7 @@ class MessagePart(BaseModel):
         if kind not in reads:
             raise unreadable(self.type, reads)
         if self._fetched is not None:
-            media.append(Attachment("sound" if is_sound(self._fetched) else "picture", self._fetched))
+            media.append(attachment(self._fetched))
         elif self.image_url:
             url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
             media.append(from_url(url, "messages"))

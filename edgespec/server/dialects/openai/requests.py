@@ -19,8 +19,7 @@ from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.adapters import Scales
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
-from edgespec.server.dialects.lists import Biases, Listed
-from edgespec.server.dialects.numbers import Number, with_numbers
+from edgespec.server.dialects.fields import Biases, Listed, Number, TokenId, with_numbers
 from edgespec.server.dialects.openai.messages import RequestMessage
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
@@ -28,7 +27,6 @@ from edgespec.server.refusal import invalid, unsupported
 from edgespec.server.settings import RequestDefaults
 
 MOST_CHOICES = 16
-TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]

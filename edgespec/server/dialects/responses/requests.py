@@ -7,17 +7,16 @@ is ignored, because assistants send their whole list of tools.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.dialects.openai.messages import unreadable
 from edgespec.server.dialects.openai.requests import ChatRequest, Seed, SharedFields, StopText
-from edgespec.server.dialects.translation import as_chat
+from edgespec.server.dialects.translation import as_chat, called, function
 from edgespec.server.refusal import invalid, unsupported
 
 INPUT = "input"  # the one argument of a custom tool
@@ -176,8 +175,7 @@ def _function(tool: ResponseTool) -> dict[str, Any]:
     schema = tool.parameters
     if tool.type == "custom":
         schema = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
-    described = {"name": tool.name, "description": tool.description, "parameters": schema}
-    return {"type": "function", "function": described}
+    return function(tool.name, tool.description, schema)
 
 
 def _choice(choice: str | Mapping[str, Any] | None) -> object:
@@ -231,11 +229,9 @@ def _open_turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _call(item: InputItem) -> dict[str, Any]:
-    arguments = item.arguments or "{}"
-    if item.type == "custom_tool_call":
-        arguments = json.dumps({INPUT: item.input or ""}, ensure_ascii=False)
-    function = {"name": item.name or "", "arguments": arguments}
-    return {"id": item.call_id or "", "type": "function", "function": function}
+    custom = item.type == "custom_tool_call"
+    said = {INPUT: item.input or ""} if custom else item.arguments or "{}"
+    return called(item.call_id or "", item.name or "", said)
 
 
 def _said(content: Content | None) -> str | list[dict[str, Any]]:
