@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.client.state_file import Announcement, ServerState, digest
+from edgespec.client.state_file import Announcement, ServerState
 from edgespec.engine.messages import LoadRequest, Stage
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.logs import say
@@ -24,27 +24,14 @@ STAGES: dict[Stage, str] = {
 }
 
 
-def first_state(
-    load: LoadRequest, pairs: Pairs, *, host: str, port: int, pid: int, private: bool, template: str | None
-) -> ServerState:
-    """Returns what a server's file says before the pair is loaded."""
-    state = ServerState(host, port, pid, "", private=private, template=digest(template) if template else "")
-    return _with_pair(state, load, pairs)
-
-
-def _with_pair(state: ServerState, load: LoadRequest, pairs: Pairs) -> ServerState:
-    target, draft = (str(Path(file).resolve()) if file else None for file in (load.target, load.draft))
-    usual = load.settings.n_ctx is None
-    return replace(state, model=pairs.name_of(load), target=target or "", draft=draft, usual=usual)
-
-
 class Announcer:
     """Follows the engine's state until the server ends."""
 
     def __init__(
         self, worker: Supervisor, pairs: Pairs, state: ServerState, parent: ParentProcess | None, lock: Any
     ) -> None:
-        """lock: see `lock_for_starting`; released when the engine can be found, or never will be."""
+        """state: what the server's file says before a pair is loaded. lock: see `lock_for_starting`; released
+        when the engine can be found, or never will be."""
         self._worker, self._pairs, self._state, self._parent = worker, pairs, state, parent
         self._file = Announcement()
         self._ready: LoadRequest | None = None
@@ -96,7 +83,14 @@ class Announcer:
         about, first = self._worker.of(load).about, self._ready is None
         assert about
         self._ready = load
-        self._state = replace(_with_pair(self._state, load, self._pairs), n_ctx=about.n_ctx)
+        self._state = replace(
+            self._state,
+            model=self._pairs.name_of(load),
+            target=str(Path(load.target).resolve()),
+            draft=str(Path(load.draft).resolve()) if load.draft else None,
+            usual=load.settings.n_ctx is None,
+            n_ctx=about.n_ctx,
+        )
         try:
             self._file.write(self._state)
         except OSError as error:

@@ -30,9 +30,10 @@ from edgespec.pairs.adapters import Scales
 from edgespec.server.dialects.openai.requests import ChatRequest, GenerationRequest
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.event_stream import EventStream
-from edgespec.server.generation import AnswerChoices, GenerationObserver
+from edgespec.server.generation import AnswerChoices
 from edgespec.server.json_body import n_characters
 from edgespec.server.media import fetched
+from edgespec.server.metrics import Metrics
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, invalid
 from edgespec.server.settings import RequestDefaults, ServerSettings
@@ -56,12 +57,12 @@ class Answering:
         self,
         engines: Supervisor,
         settings: ServerSettings,
-        observer: GenerationObserver,
+        metrics: Metrics,
         pairs: Pairs,
         embeddings: Embeddings,
     ) -> None:
         self.engines, self.settings, self.pairs, self.embeddings = engines, settings, pairs, embeddings
-        self._observer = observer
+        self._metrics = metrics
         self._random = random.Random()
         self._scales: dict[WorkerLife, Scales] = {}  # where they were changed
         self._worker: WorkerLife | None = None
@@ -225,7 +226,7 @@ class Answering:
         generation = AnswerChoices(
             self.worker,
             submits,
-            self._observer,
+            self._metrics,
             seconds=self.settings.request_s,
             progress=bool(body.stream and body.return_progress),
         )

@@ -49,7 +49,6 @@ class ModelRoutes:
         self._recent = recent
         self._answering, self._engines, self._pairs = answering, answering.engines, answering.pairs
         self._began = int(time.time())
-        self._tasks: set[asyncio.Task[object]] = set()  # changes that nobody waits for
 
     def routes(self) -> APIRouter:
         """Returns the routes."""
@@ -89,9 +88,8 @@ class ModelRoutes:
     async def now(self) -> Response:
         """Returns what changes on the page."""
         shown = [_shown(model) for model in self._models()]
-        return HTMLResponse(
-            now_section(self._engines.current.state, shown, self._recent.steps()), headers=HEADERS
-        )
+        section = now_section(self._engines.current.state, shown, self._recent.steps())
+        return HTMLResponse(section, headers=HEADERS)
 
     async def file(self, name: str) -> Response:
         """Returns a file of the page."""
@@ -149,9 +147,7 @@ class ModelRoutes:
             with suppress(Refusal):
                 await work
 
-        task: asyncio.Task[object] = asyncio.create_task(quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._engines.apart(quietly())
 
     async def events(self) -> Response:
         """Tells each change of a pair's status, until the client leaves."""
@@ -201,11 +197,10 @@ class ModelRoutes:
 
     def _models(self) -> list[dict[str, Any]]:
         """Describes all pairs, the current one first, then what else is loaded."""
-        models = [
-            (self._model(pair), pair.load == self._engines.current.load) for pair in self._pairs.known()
-        ]
-        models.sort(key=lambda model: (not model[1], model[0]["status"]["value"] == "unloaded"))
-        return [model for model, _ in models]
+        current, known = self._engines.current.load, self._pairs.known()
+        first = [self._model(pair) for pair in known if pair.load == current]
+        others = [self._model(pair) for pair in known if pair.load != current]
+        return [*first, *sorted(others, key=lambda model: model["status"]["value"] == "unloaded")]
 
     def _model(self, pair: KnownPair) -> dict[str, Any]:
         """Returns a pair in OpenAI's format; `meta` is llama-server's, `status` its router's."""

@@ -139,7 +139,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Releases the workers, which end after their step."""
-        ending = (self._apart(worker.end("stopped")) for worker in self.workers.values())
+        ending = (self.apart(worker.end("stopped")) for worker in self.workers.values())
         await asyncio.shield(asyncio.gather(*ending))
         for task in self._tasks:
             task.cancel()
@@ -149,9 +149,8 @@ class Supervisor:
         """Loads a pair, and keeps it until the block ends; what was submitted in it keeps it loaded.
 
         load: which; None is the current one. If there is no room, this waits until others are not used, and
-        unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, if the
-        first one is still being loaded, if a worker that died is being restarted, and if it is unloaded by
-        force.
+        unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, or is
+        unloaded by force, and while the first one is being loaded, or a worker that died restarted.
         """
         worker = await self._take(load, force=False)
         try:
@@ -265,7 +264,7 @@ class Supervisor:
 
     async def _end(self, worker: WorkerLife) -> None:
         """Unloads a pair. If cancelled, that continues."""
-        await asyncio.shield(self._apart(worker.end("unloaded")))
+        await asyncio.shield(self.apart(worker.end("unloaded")))
 
     def _moved(self) -> None:
         """Wakes who waits for changes, and restarts the idle timer."""
@@ -275,7 +274,7 @@ class Supervisor:
             self._timer.cancel()
         if not (self._sleeping or self._closed) and (due := self._due()):
             wait = max(0.0, min(due.values()) - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(wait, lambda: self._apart(self._sleep()))
+            self._timer = asyncio.get_running_loop().call_later(wait, lambda: self.apart(self._sleep()))
 
     def _due(self) -> dict[WorkerLife, float]:
         """Returns when pairs that nobody uses are to be unloaded."""
@@ -293,7 +292,8 @@ class Supervisor:
         self._sleeping = False
         self._moved()
 
-    def _apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Does what may go on when its caller has left, until the supervisor stops."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

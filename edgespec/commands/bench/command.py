@@ -16,14 +16,14 @@ from edgespec.commands import flags
 from edgespec.commands.bench import peer_command, record, report
 from edgespec.commands.bench.about import about, heading
 from edgespec.commands.bench.figures import FEWEST_STEPS, summary
-from edgespec.commands.bench.lines import OURS, PLAIN, Mode, Unit, lines_for, parse_modes, units_for
+from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.bench.progress import RunProgress
 from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import Prompt, built_in, fitting, read_prompts
 from edgespec.commands.request import request_for
+from edgespec.commands.status_line import StatusLine
 from edgespec.engine.pair import Pair
 from edgespec.errors import PeerError, SettingError
 from edgespec.pairs.files import pair_name
@@ -44,6 +44,7 @@ SWEEP_TAKES = 4.0  # times as long, by default
 PEER_TAKES = 2.0
 WIDTH = 79  # of sentences
 NO_TEMPLATE = "the model has no chat template: prompts were continued as they are, as with --raw"
+SHOWN_EVERY_S = 10.0  # if there is no terminal
 FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
 FLAGS = {
     "--prompts FILE": "your own prompts: FILE.jsonl has one object per line, with prompt, kind and raw, or "
@@ -250,3 +251,28 @@ def _cut_short(measured: Measured) -> Iterator[str]:
 def _wrapped(notes: list[str]) -> list[str]:
     wrapped = [textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ") for note in notes]
     return ["", *(line for lines in wrapped for line in lines)] if notes else []
+
+
+class RunProgress:
+    """Shows units and lines as they begin, and troubles in lines of their own."""
+
+    def __init__(self, total: int, budget: float) -> None:
+        self.total, self.budget = total, budget
+        self.started = self.shown = time.monotonic()
+        self.line = StatusLine()
+
+    def show(self, unit: Unit, line: Line) -> None:
+        now = time.monotonic()
+        text = f"{unit.number + 1}/{self.total}  {now - self.started:.0f} s of {self.budget:.0f} at most"
+        if self.line.rewrites:
+            self.line.show(f"{text}  {unit.mode}  {unit.prompt.kind[:16]}  {line.name}")
+        elif now - self.shown >= SHOWN_EVERY_S:
+            self.shown = now
+            print(text, file=sys.stderr, flush=True)
+
+    def trouble(self, sentence: str) -> None:
+        self.clear()
+        print(f"edgespec: {sentence}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        self.line.clear()

@@ -137,8 +137,8 @@ def _kinds(found: Results) -> list[str]:
 
 def _bars(summaries: Sequence[Summary]) -> list[str]:
     plain = {s.mode: s.tok_per_s for s in summaries if s.line == PLAIN}
-    rows = [(f"{s.mode} {s.line}", s.tok_per_s, plain.get(s.mode)) for s in summaries if s.tok_per_s]
-    drawn = bars([(label, value, mark) for label, value, mark in rows if value], WIDTH - 1)
+    known = [(s, s.tok_per_s) for s in summaries if s.tok_per_s]
+    drawn = bars([(f"{s.mode} {s.line}", speed, plain.get(s.mode)) for s, speed in known], WIDTH - 1)
     return ["tokens a second; | is plain decoding", *drawn] if drawn else []
 
 

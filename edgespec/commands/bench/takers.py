@@ -117,12 +117,8 @@ class RoundWatch:
         now = self._clock()
         seconds, self._last = now - self._last, now
         self.passed += seconds
-        gain = round_.gain
-        self.records.append(
-            RoundRecord(
-                seconds, len(round_.tokens), round_.drafted, round_.accepted, tuple(round_.sources), gain
-            )
-        )
+        counts = len(round_.tokens), round_.drafted, round_.accepted
+        self.records.append(RoundRecord(seconds, *counts, tuple(round_.sources), round_.gain))
 
 
 # ---- the peer's side --------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ async def _serve(
             say("stopped before the model was loaded")
             return 0
         raise
-    code: int = await web.serve(worker, listeners, load, settings, pairs, parent, lock, file)
+    code: int = await web.serve(worker, listeners, settings, pairs, parent, lock, file)
     return code
 
 

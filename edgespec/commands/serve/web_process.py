@@ -15,14 +15,14 @@ from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
 from edgespec.chat.renderer import RENDERER
+from edgespec.client.state_file import ServerState, digest
 from edgespec.commands.serve.connections import AT_ONCE, Connection, room_for_connections
 from edgespec.commands.serve.ending import StoppableServer
 from edgespec.commands.serve.listening import refuse_strangers
 from edgespec.commands.serve.service_manager import keep_told, tell
 from edgespec.commands.serve.settings_in_force import SettingsInForce
-from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError
-from edgespec.server.announcing import Announcer, first_state
+from edgespec.server.announcing import Announcer
 from edgespec.server.app import WebApp, make_app
 from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.logs import say
@@ -40,7 +40,6 @@ LAST_WORDS_S = 2.0  # how long programs attached to a private engine have to rea
 async def serve(
     worker: Supervisor,
     listeners: list[socket.socket],
-    load: LoadRequest,
     settings: ServerSettings,
     pairs: Pairs,
     parent: ParentProcess | None,
@@ -54,15 +53,8 @@ async def serve(
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     Connection.most = room_for_connections()
     host, port = listeners[0].getsockname()[:2]
-    state = first_state(
-        load,
-        pairs,
-        host=host,
-        port=port,
-        pid=os.getpid(),
-        private=parent is not None,
-        template=settings.chat_template,
-    )
+    template = digest(settings.chat_template) if settings.chat_template else ""
+    state = ServerState(host, port, os.getpid(), "", private=parent is not None, template=template)
     embeddings, reranker = Embeddings(settings.embed), Reranker(settings.rerank)
     for beside in (embeddings, reranker):
         beside.keep(settings.idle_s)

@@ -169,19 +169,16 @@ def run(arguments: argparse.Namespace) -> int:
     rng_seed = arguments.rng_seed
     if rng_seed is None:
         rng_seed = int(np.random.default_rng().integers(10**6))
-    shown = _Shown(started, arguments.seconds)
     with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
-        try:
+        with StatusLine() as line:
             report = run_checks(
                 pair,
                 Effort(arguments.seconds),
                 rng_seed=rng_seed,
                 started=started,
                 cancelled=interrupt,
-                on_progress=shown,
+                on_progress=_shown(line, started, arguments.seconds),
             )
-        finally:
-            shown.clear()
         if interrupt.asked:
             print("edgespec: stopped, so nothing is decided", file=sys.stderr)
             return INTERRUPTED
@@ -194,21 +191,16 @@ def run(arguments: argparse.Namespace) -> int:
     return report.exit_code
 
 
-class _Shown:
-    """One line on a terminal that shows progress, and clears itself."""
+def _shown(line: StatusLine, started: float, seconds: float) -> Progress:
+    """Returns what shows progress on a line, ten times a second at most."""
+    at = 0.0
 
-    def __init__(self, started: float, seconds: float) -> None:
-        self._started, self._seconds, self._at = started, seconds, 0.0
-        self._line = StatusLine()
-
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal at
         now = time.perf_counter()
-        if now - self._at < 0.1 and done < total:
-            return
-        self._at = now
-        spent = f"{now - self._started:.0f} s of {self._seconds:.0f} s at most"
-        self._line.show(f"{what}: {done:,} of {total:,}; {spent}")
+        if now - at >= 0.1 or done >= total:
+            at = now
+            spent = f"{now - started:.0f} s of {seconds:.0f} s at most"
+            line.show(f"{what}: {done:,} of {total:,}; {spent}")
 
-    def clear(self) -> None:
-        """Clears the line."""
-        self._line.clear()
+    return show

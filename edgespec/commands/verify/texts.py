@@ -44,15 +44,8 @@ PLAIN = Way("none")
 def ways(pair: Pair) -> tuple[Way, ...]:
     """Returns the ways of drafting that texts are compared with: the default one, and fixed lengths."""
     lookup = (Way("auto"), Way("lookup", 4), Way("auto", 8), Way("lookup", 1), Way("lookup", 12))
-    model = (
-        Way("model", 4),
-        Way("auto"),
-        Way("model", 1),
-        Way("auto", 8),
-        Way("model", 12),
-        Way("lookup", 4),
-    )
-    return model if "draft" in pair.contexts else lookup
+    model = (Way("model", 4), Way("auto"), Way("model", 1), Way("auto", 8), Way("model", 12))
+    return (*model, Way("lookup", 4)) if "draft" in pair.contexts else lookup
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,6 @@ from edgespec.server.dialects.llama_cpp.requests import (
     Prompt,
     SlotFile,
     TokenizeRequest,
-    llama_submits,
 )
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
@@ -82,10 +81,10 @@ class LlamaCppDialect(Dialect):
         request: Request,
     ) -> Response:
         about = self.answering.loaded()
-        bias = await self._bias(body)
+        body.logit_bias = await self._bias(body) or None
         submits, texts = [], []
         for prompt in prompts:
-            made = llama_submits(body, prompt, bias=bias, defaults=self.answering.defaults())
+            made = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
         answer = LlamaAnswer(
@@ -128,15 +127,15 @@ class LlamaCppDialect(Dialect):
             return ""  # the worker reports what is wrong with it
         return b"".join(await self.answering.worker.spell(prompt)).decode("utf-8", "replace")
 
-    async def _bias(self, body: LlamaGenerationRequest) -> dict[int, float]:
-        """Returns what is added to logits: each token of a text gets its bias."""
-        found: dict[int, float] = {}
+    async def _bias(self, body: LlamaGenerationRequest) -> dict[str, float]:
+        """Returns what is added to logits, by token id: each token of a text gets its bias."""
+        found: dict[str, float] = {}
         for token, value in body.biased():
             if isinstance(token, str):
                 tokens = await self.answering.worker.tokenize(token, add_bos=False, special=False)
-                found.update(dict.fromkeys(tokens, value))
+                found.update(dict.fromkeys(map(str, tokens), value))
             else:
-                found[token] = value
+                found[str(token)] = value
         return found
 
     # -- tokens and templates
