@@ -39,10 +39,7 @@ LOADING = {
 
 
 def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media: bool = False) -> None:
-    """Adds the files and how they are loaded. pair_flag: an installed pair is named by --pair, not alone.
-
-    media: what is asked may have pictures.
-    """
+    """Adds the files and how they are loaded. pair_flag: by --pair, not alone. media: pictures may come."""
     group = command.add_argument_group("model")
     which = "an installed pair (see `edgespec list`), or embedded (default: the pair pulled last)"
     if pair_flag:

@@ -88,10 +88,7 @@ def refused(refusal: Refusal, scope: MutableMapping[str, Any]) -> JSONResponse:
 
 
 class _Drain:
-    """Reads what a refused client still sends; otherwise the refusal is lost with the connection.
-
-    What it reads is discarded, for `DRAIN_S` at most.
-    """
+    """Reads and discards what a refused client still sends, for `DRAIN_S`: or the refusal is lost with it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

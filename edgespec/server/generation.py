@@ -70,10 +70,7 @@ class AnswerChoices:
         self._scores = [ScoreRelease() if submit.request.scoring else None for submit in wanted]
 
     async def submit(self) -> None:
-        """Submits all choices to the worker; returns once they are in its queue.
-
-        Raises Refusal, and then none of them runs, if one is refused or time runs out.
-        """
+        """Has all choices in the worker's queue. Raises Refusal, and none runs, if one is refused or late."""
         try:
             async with asyncio.timeout_at(self._until):
                 for submit in self._wanted:

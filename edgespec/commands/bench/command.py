@@ -6,7 +6,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from edgespec.commands.bench.about import about, heading
 from edgespec.commands.bench.figures import FEWEST_STEPS, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
+from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import Prompt, built_in, fitting, read_prompts
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
             settings = _peer_settings(arguments, pair, wanted.peer)
             theirs = peers.enter_context(PeerTaker(settings, lines, asked, tokens, interrupt))
         progress = RunProgress(len(units), wanted.seconds)
-        _warm_up(ours, asked, units, interrupt)
+        ours.warm_up(units[0])
         if theirs:
             theirs.warm_up(lines)
         measured = measure(
@@ -195,14 +195,6 @@ def _fitting(
         f"{gone} of {len(prompts)} prompts do not fit the context of {pair.n_ctx:,} tokens and are left out"
     )
     return found, tokens, note if gone else ""
-
-
-def _warm_up(ours: PairTaker, asked: Asked, units: list[Unit], cancelled: Interrupt) -> None:
-    """Runs all our lines once before measuring: this reads files and measures costs."""
-    short = PairTaker(ours.pair, replace(asked, max_tokens=WARM_UP_TOKENS), ours.prompts, cancelled)
-    for line in units[0].lines:
-        if not line.peer and not cancelled():
-            short(line, units[0])
 
 
 def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> peer_command.PeerSettings:

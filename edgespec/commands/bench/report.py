@@ -178,10 +178,7 @@ FULL, MARK = "#", "|"
 
 
 def bars(rows: Sequence[tuple[str, float, float | None]], width: int) -> list[str]:
-    """Draws one line for each (label, value, mark): a bar, the place of the mark in it, and the value.
-
-    All bars share one scale, from 0 to the largest value or mark.
-    """
+    """Draws a line for each (label, value, mark): a bar on one scale, with the mark in it, and the value."""
     if not rows:
         return []
     label_width = max(len(label) for label, _, _ in rows)

@@ -67,10 +67,7 @@ def run_checks(
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: Progress = lambda what, done, total: None,
 ) -> Report:
-    """Does all checks; after a cancellation the report has the results so far.
-
-    started: when the time began to run, on `clock`.
-    """
+    """Does all checks, or those before a cancellation. started: when the time began to run, on `clock`."""
     started = clock() if started is None else started
     end = started + 0.97 * effort.seconds
     watch = Deadline(clock, end, end, cancelled)
@@ -154,10 +151,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the checks and prints the report; returns the exit code.
-
-    0: lossless. 1: not, or an error. 3: not everything could be checked. 130: stopped.
-    """
+    """Runs the checks and prints the report; returns the exit code (`DESCRIPTION`; 130: stopped)."""
     started = time.perf_counter()
     if not 1 <= arguments.seconds <= 86_400:
         raise SettingError(f"--seconds is {arguments.seconds:g}: it must be from 1 to 86400")

@@ -50,7 +50,7 @@ class LlamaCppDialect(Dialect):
             ("GET", "/props", self.props),
             ("GET", "/lora-adapters", self.adapters),
             ("POST", "/lora-adapters", self.set_adapters),
-            ("GET", "/slots", self.closed if self.answering.settings.no_slots else self.slots),
+            ("GET", "/slots", self.slots),
             ("POST", "/slots/{slot}", self.slot_action),
         )
 
@@ -206,6 +206,8 @@ class LlamaCppDialect(Dialect):
 
         This loads nothing and keeps nothing loaded: to look every few seconds is not to use the model.
         """
+        if self.answering.settings.no_slots:
+            raise closed("/slots", "--no-slots")
         worker = self.answering.named(model).worker
         about = worker.about
         if about is None:
@@ -243,10 +245,6 @@ class LlamaCppDialect(Dialect):
         """Sets the scales of requests that name none; adapters that are not listed get 0."""
         self.answering.set_scales(scales_of(wanted, self.answering.scales(), param=None))
         return {"success": True}
-
-    async def closed(self) -> Response:
-        """Refuses to show slots, because the server was started with --no-slots."""
-        raise closed("/slots", "--no-slots")
 
     @with_pair
     async def slot_action(self, slot: int, action: SlotName, body: SlotFile | None = None) -> dict[str, Any]:
