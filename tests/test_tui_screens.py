@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from fake_endpoint import FAKE, FakeEndpoint
+from fake_endpoint import FAKE, FakeEndpoint, round_of
 from test_tui_chat import on_a_loop
 from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
-from edgespec.client.answer import StreamedRound
-from edgespec.core.values import BreakEven, Round
+from edgespec.client.answer import Span
+from edgespec.core.values import BreakEven
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec.pairs.found import Found
 from edgespec_tui.app import ChatApp
@@ -135,10 +135,8 @@ def origin_at(it: Driven, word: str) -> str | None:
 @on_a_loop
 async def test_each_word_is_tinted_by_who_produced_it_also_inside_markdown() -> None:
     rounds = [
-        StreamedRound(
-            Round((1, 2), "guessed **boldly**", 2, 1, ("model", "lookup")), 0.0, ("guessed ", "**boldly**")
-        ),
-        StreamedRound(Round((3,), " itself", 1, 0, ("target",), finish="stop"), 0.0, (" itself",)),
+        round_of(Span("guessed ", "model"), Span("**boldly**", "lookup"), drafted=2),
+        round_of(Span(" itself", "target"), drafted=1),
     ]
     async with driven(ChatApp(FakeEndpoint(answers=[rounds]))) as it:
         await it.ask("go")
@@ -252,7 +250,7 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
 
 @on_a_loop
 async def test_where_nothing_is_guessed_panel_and_race_say_so_and_why() -> None:
-    plain = [StreamedRound(Round((i,), "word ", 0, 0, ("target",)), 0.0, ("word ",)) for i in range(60)]
+    plain = [round_of(Span("word ", "target")) for i in range(60)]
     info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
     async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000))) as it:
         await it.ask("say")
@@ -281,7 +279,7 @@ async def test_all_of_why_is_shown_though_nothing_else_in_the_panel_has_grown() 
 @on_a_loop
 async def test_a_narrow_window_says_once_why_nothing_is_guessed() -> None:
     """Only the panel said it, where there are 120 columns."""
-    plain = [StreamedRound(Round((i,), "word ", 0, 0, ("target",)), 0.0, ("word ",)) for i in range(60)]
+    plain = [round_of(Span("word ", "target")) for i in range(60)]
     info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
     async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000)), size=(80, 24)) as it:
         await it.ask("say")

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import pytest
-from fake_endpoint import FakeEndpoint
+from fake_endpoint import FakeEndpoint, round_of
 
-from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
+from edgespec.client.answer import AnswerOptions, Ended, Span, StreamedRound
 from edgespec.core.values import FREE, BreakEven, Round
 from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
@@ -22,7 +22,7 @@ from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.drawing_pace import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
-from edgespec_tui.widgets.origins import by_character, part, runs_of_round, spans
+from edgespec_tui.widgets.origins import by_character, part, spans
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, odds_against
 from edgespec_tui.widgets.quiet_moments import QuietMoments
 from edgespec_tui.widgets.reasoning import ReasoningSplitter
@@ -87,13 +87,6 @@ def test_every_origin_has_a_colour_in_both_themes() -> None:
     origins = {f"origin-{name}" for name in ("target", "grammar", "model", *FREE)}
     assert set(DARK_TINTS) == set(LIGHT_TINTS) == origins
     assert set(TINTS) == set(MARKS) == {"model", *FREE}
-
-
-def test_runs_of_a_round_are_as_long_as_its_text() -> None:
-    assert runs_of_round("a bc", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 2)]
-    assert runs_of_round("a b", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 1)]
-    assert runs_of_round("a bcd", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 3)]
-    assert runs_of_round("text", (), ()) == [("", 4)]
 
 
 def test_a_part_of_runs_is_cut_at_both_ends() -> None:
@@ -256,14 +249,14 @@ def test_lanes_answer_several_questions_each_until_its_own_clock_has_run_out() -
 
 
 def test_where_nothing_is_guessed_a_race_measures_no_speedup() -> None:
-    one = StreamedRound(Round((1,), "x", 0, 0, ("target",)), 0.0, ("x",))
+    one = round_of(Span("x", "target"))
     race = finished(drawn(FakeEndpoint([[one] * 60]), [], AnswerOptions(), rng=random.Random(1)))
     assert not race.guessed and race.measured() is None
 
 
 def test_a_server_that_knows_no_lanes_cannot_race() -> None:
     """It would answer both at the same moment, and neither speed would be its own."""
-    one = StreamedRound(Round((1,), "x", 0, 0, ("target",)), 0.0, ("x",))
+    one = round_of(Span("x", "target"))
 
     class Older(FakeEndpoint):
         async def answer(

@@ -99,17 +99,6 @@ class StreamedRound:
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # as OpenAI's stream has them
     reading: Reading | None = None  # no round at all, but how far the prompt has been read
 
-    @property
-    def why(self) -> str:
-        """Says how long the draft was and why, in a few words; "" if the server did not say."""
-        if not self.number:
-            return ""
-        if self.round.notice:
-            return self.round.notice
-        if not self.round.drafted:
-            return "plain: no draft was expected to be faster"
-        return f"{self.round.drafted} guessed: {self.round.gain:.2f} x plain decoding was expected"
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -204,11 +193,8 @@ class Spans:
         begin = self._text.find(text)
         if begin < 0:  # it was changed on its way, as by a parser of tool calls
             return (Span(text, ""),)
-        self._skip(begin)
+        self._next(begin)
         return self._next(len(text))
-
-    def _skip(self, size: int) -> None:
-        self._next(size)
 
     def _next(self, size: int) -> tuple[Span, ...]:
         """Takes `size` characters off the front; neighbours of one source become one span."""

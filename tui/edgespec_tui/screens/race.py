@@ -22,7 +22,7 @@ from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
 from edgespec.core.stats import Counts
 from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.widgets.origins import join, runs_of_round
+from edgespec_tui.widgets.origins import join
 from edgespec_tui.widgets.panel import MeasuredSpeedUp
 
 Runner = Literal["plain", "speculative"]
@@ -45,11 +45,9 @@ class Said:
     def add(self, told: StreamedRound) -> None:
         """Takes a round."""
         join(self.runs, "", len(told.reasoning))
-        text = told.round.text
-        spans = [(span.source, len(span.text)) for span in told.spans]
-        for source, n in spans or runs_of_round(text, told.pieces, told.round.sources):
-            join(self.runs, source, n)
-        self.text += told.reasoning + text
+        for span in told.spans:
+            join(self.runs, span.source, len(span.text))
+        self.text += told.reasoning + told.round.text
 
 
 @dataclass(slots=True)

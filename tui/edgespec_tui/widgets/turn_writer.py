@@ -20,7 +20,7 @@ from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.drawing_pace import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
-from edgespec_tui.widgets.origins import join, part, runs_of_round
+from edgespec_tui.widgets.origins import join, part
 from edgespec_tui.widgets.reasoning import ReasoningSplitter
 
 TYPING_S = 0.6  # the longest that drawing waits for a pause of somebody who types; that pause
@@ -103,9 +103,7 @@ class TurnWriter:
     def _take(self, told: StreamedRound) -> None:
         self.figures.note(told)
         reasoning, text = self._splitter.feed(told.round.text)
-        runs = [(span.source, len(span.text)) for span in told.spans] or runs_of_round(
-            told.round.text, told.pieces, told.round.sources
-        )
+        runs = [(span.source, len(span.text)) for span in told.spans]
         skipped = max(0, len(told.round.text) - len(text))
         self._add(told.reasoning + reasoning, text, part(runs, skipped, skipped + len(text)))
 
