@@ -82,7 +82,7 @@ def talk_of(words: int, turns: int) -> Conversation:
 
 def fitted(talk: Conversation, *, n_ctx: int | None, endpoint: FakeEndpoint | None = None) -> Fitting:
     assert talk.head is not None
-    return asyncio.run(fit(endpoint or FakeEndpoint(), talk, talk.head, n_ctx=n_ctx, max_tokens=None))
+    return asyncio.run(fit(endpoint or FakeEndpoint(), talk, talk.head, n_ctx=n_ctx))
 
 
 def test_the_system_prompt_and_the_last_question_are_always_told() -> None:

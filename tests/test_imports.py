@@ -84,6 +84,7 @@ LLAMA |= {
     )  # fmt: skip
 }
 TUI_MAY_SEE = {
+    "edgespec.chat.families",
     "edgespec.client",
     "edgespec.core.stats",
     "edgespec.core.values",

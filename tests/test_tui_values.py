@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from fake_endpoint import FakeEndpoint, round_of
 
+from edgespec.chat.families.deltas import AssembledTurn
+from edgespec.chat.families.reader import Parser
 from edgespec.client.answer import AnswerOptions, Ended, Span, StreamedRound
 from edgespec.core.values import FREE, BreakEven, Round
 from edgespec.errors import EndpointError, SettingError
@@ -25,7 +27,7 @@ from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import by_character, part, spans
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, odds_against
 from edgespec_tui.widgets.quiet_moments import QuietMoments
-from edgespec_tui.widgets.reasoning import ReasoningSplitter
+from edgespec_tui.widgets.reasoning import thoughts_first
 from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
 from edgespec_tui.widgets.slash_commands import parsed
 from edgespec_tui.widgets.turn_writer import known_finish
@@ -112,9 +114,11 @@ def test_a_character_that_rendering_made_up_has_no_origin_and_loses_nobodys_plac
 
 
 def thought(pieces: list[str]) -> tuple[str, str]:
-    splitter = ReasoningSplitter()
-    parts = [splitter.feed(piece) for piece in pieces] + [splitter.end()]
-    return "".join(p[0] for p in parts), "".join(p[1] for p in parts)
+    parser, said = Parser(thoughts_first), AssembledTurn()
+    for piece in pieces:
+        said.add(parser.feed(piece))
+    said.add(parser.finish())
+    return said.reasoning, said.content
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
@@ -128,6 +132,7 @@ def test_only_an_answer_that_begins_with_thinking_has_any() -> None:
     assert thought(["Say <think>", "x</think>"]) == ("", "Say <think>x</think>")
     assert thought(["<thi"]) == ("", "<thi")
     assert thought(["<think>cut off"]) == ("cut off", "")
+    assert thought([" \n", "  Text"]) == ("", " \n  Text")
 
 
 # --- figures

@@ -17,6 +17,7 @@ from textual.screen import Screen
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SessionError, SettingError
 from edgespec.pairs.found import Found
+from edgespec.pairs.store import open_store
 from edgespec_tui import hang_up, palette
 from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.endpoint import Endpoint
@@ -32,6 +33,7 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.sessions.unwritten import rescue
 from edgespec_tui.settings import file as settings_file
+from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, read
 from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
@@ -72,7 +74,6 @@ class ChatApp(GuardedApp):
         *,
         sessions: Sessions | None = None,
         settings: Settings | None = None,
-        settings_file: Path | None = None,
         first: Conversation | None = None,
         options: AnswerOptions | None = None,
         notices: list[str] | None = None,
@@ -80,19 +81,19 @@ class ChatApp(GuardedApp):
         typed: TypedAhead | None = None,
         known: AppNames | None = None,
     ) -> None:
-        """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile.
+        """sessions: None keeps them in memory. notices: what people should know; others may add to it.
 
         typed: has what was typed before the app had the keyboard. known: the keys and themes that a settings
         file may name; without it they are not checked.
         """
         super().__init__()
         self.settings = settings or Settings()
-        self._settings_file, self._sessions, self._shelf = settings_file, sessions, shelf
         self._notices = notices if notices is not None else []
+        self._sessions = sessions or Sessions.opened(None, on_notice=self._notices.append)
+        self._shelf = shelf or Shelf(open_store())
+        self._shelf.on_end = self._pull_ended  # from another thread: the list is checked now and then
         engine = KnownEngine(endpoint, self._engine_changed)
-        self.context = ChatContext(endpoint, engine, sessions)
-        if shelf is not None:  # from another thread: the list is checked now and then
-            shelf.on_end = self._pull_ended
+        self.context = ChatContext(engine, self._sessions)
         self.context.options = options or AnswerOptions()
         self.context.new_conversation = self.settings.new_conversation
         self.context.first_conversation = first or self.settings.new_conversation()
@@ -145,16 +146,15 @@ class ChatApp(GuardedApp):
         if info is not None and self.context.engine.state == "ready":
             self._notices += [sentence for sentence in info.told if sentence not in self._said]
             self._said.update(info.told)
-            if self._shelf is not None and note_of(info) and not self._looked:
+            if note_of(info) and not self._looked:
                 self._looked = True
-                self.run_worker(self._look_around(self._shelf), group="look")
+                self.run_worker(self._look_around(), group="look")
         self.chat.engine_changed()
 
     def _keep(self) -> None:
         """Saves the chat wherever possible; nobody is there to be told."""
         self.keep_words()
-        if self._sessions is not None:
-            rescue(self._sessions.close(), ask=None, tell=lambda _: None)
+        rescue(self._sessions.close(), ask=None, tell=lambda _: None)
 
     def tell_fault(self, sentence: str) -> None:
         """Shows what has gone wrong."""
@@ -174,16 +174,15 @@ class ChatApp(GuardedApp):
         """Saves with the chat what is written and not asked; it is in the input when that is opened again."""
         if self.chat.is_whole:
             talk, self.unsent = self.chat.conversation, self.chat.unsent()
-            if self._sessions is not None and (talk.turns or self.unsent.draft()):
+            if talk.turns or self.unsent.draft():
                 talk.draft = self.unsent.draft()
                 talk.title = talk.title or self.unsent.title()
                 self._sessions.save(talk)
 
     async def on_unmount(self) -> None:
         self.context.moments.end()
-        if self._shelf is not None:
-            self._shelf.close()
-        await self.context.endpoint.close()
+        self._shelf.close()
+        await self.context.engine.endpoint.close()
 
     # -- keys
 
@@ -224,17 +223,13 @@ class ChatApp(GuardedApp):
 
     def action_sessions(self) -> None:
         """Lists chats."""
-        if self._sessions is None:
-            self.chat.tell("Chats are not saved here.")
-        else:
-            self.push_screen(SessionsScreen(self._sessions, self.chat.conversation.id), self._open_session)
+        self.push_screen(SessionsScreen(self._sessions, self.chat.conversation.id), self._open_session)
 
     def _open_session(self, id: int | None) -> None:
         if id is not None and id != self.chat.conversation.id:
             self.run_worker(self._open_kept(id), group="open", exclusive=True)
 
     async def _open_kept(self, id: int) -> None:
-        assert self._sessions is not None
         try:
             conversation = await asyncio.wrap_future(self._sessions.loaded(id))
         except SessionError as error:
@@ -249,32 +244,29 @@ class ChatApp(GuardedApp):
 
     def action_models(self) -> None:
         """Chooses a model."""
-        if self._shelf is None:
-            self.chat.tell("There is no list of models here.")
-        else:
-            info = self.context.engine.info
-            running = "" if info is None else "embedded" if info.embedded else info.model
-            self.push_screen(ModelsScreen(self._shelf, running=running), self._use_pair)
+        info = self.context.engine.info
+        running = "" if info is None else "embedded" if info.embedded else info.model
+        self.push_screen(ModelsScreen(self._shelf, running=running), self._use_pair)
 
     def _pull_ended(self, pull: ModelPull) -> None:
         """Reports how a pull has ended, if no screen shows it. In the pull's thread."""
-        if self._shelf is not None and not self._shelf.watched:
+        if not self._shelf.watched:
             self._notices.append(pull.sentence)
 
     def _use_pair(self, pair: ShelfPair | None) -> None:
         if pair is not None and pair.target is not None:
             self.run_worker(self._go_on_with(pair, pair.target), group="engine", exclusive=True)
 
-    async def _look_around(self, shelf: Shelf) -> None:
+    async def _look_around(self) -> None:
         """Looks for models of other programs, once it keeps nobody waiting, and offers the best."""
         await asyncio.sleep(LOOK_AFTER_S)
-        self._found = await in_thread(shelf.look)
+        self._found = await in_thread(self._shelf.look)
         if self._found is not None and self.chat.is_whole:
             self.chat.query_one(Welcome).offer(offered(self._found))
 
     def action_use_found(self) -> None:
         """Continues with the model that was found here."""
-        if self._found is None or self._shelf is None:
+        if self._found is None:
             self.chat.tell("No model of another program was found here.")
             return
         try:
@@ -287,7 +279,6 @@ class ChatApp(GuardedApp):
 
     async def _go_on_with(self, pair: ShelfPair, target: Path) -> None:
         """Lets another pair answer from now on; the conversation stays."""
-        assert self._shelf is not None
         await self.chat.stop_and_wait()
         self._shelf.note_use(pair)
         await self.context.engine.use(target, pair.draft)
@@ -296,10 +287,7 @@ class ChatApp(GuardedApp):
 
     def action_settings(self) -> None:
         """Opens the settings file in the editor that VISUAL or EDITOR names."""
-        file = self._settings_file
-        if file is None:
-            self.chat.tell("There is no settings file here.")
-            return
+        file = settings_path()
         try:
             command = editor(settings_file.begun(file))
             with self.suspend():

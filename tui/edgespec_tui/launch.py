@@ -13,7 +13,7 @@ from edgespec.pairs.store import open_store
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, attaching, connecting
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.unwritten import on_terminal, rescue
-from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
@@ -61,7 +61,6 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
             endpoint,
             sessions=sessions,
             settings=beginning.settings,
-            settings_file=settings_path(),
             first=first_conversation(arguments, sessions, beginning),
             options=beginning.options,
             notices=notices,

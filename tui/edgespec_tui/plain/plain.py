@@ -117,7 +117,6 @@ class PlainChat:
             talk,
             last,
             n_ctx=info.n_ctx,
-            max_tokens=talk.max_tokens,
             on_wait=lambda progress: None if self.quiet else self.tell_progress(progress),
         )
         if len(fitting.left_out) > left_out_before(talk.path()):

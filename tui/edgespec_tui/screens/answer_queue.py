@@ -17,7 +17,7 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.endpoint.media import gone
 from edgespec_tui.screens.answer_stage import AnswerStage
-from edgespec_tui.sessions.context_fit import left_out_before
+from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
@@ -114,13 +114,14 @@ class AnswerQueue:
         talk.draft = joined(question.typed() for question in self.waiting).draft()
         self._screen.context.keep(talk)
 
-    async def again(self, question: Turn) -> None:
-        """Answers a question anew; an older answer stays its sibling. Raises SettingError."""
+    async def again(self, turn: Turn) -> None:
+        """Answers a question anew, or an answer's; an older answer stays its sibling. Raises SettingError."""
         async with self.turn_taking:
             talk = self._writable()
             await self.stop()
             self._screen.show_banner("")
-            self._begin(talk, question)
+            of_answer = turn.parent if turn.role == "assistant" else None
+            self._begin(talk, turn if of_answer is None else talk.turns[of_answer])
 
     async def go_on(self, answer: Turn) -> None:
         """Continues an answer from where it ended. Raises SettingError if it cannot."""
@@ -209,7 +210,8 @@ class AnswerQueue:
             view.show_waiting(progress.text + far)
 
         try:
-            fitting = await context.fit(talk, turn.id if turn.text else turn.parent, on_wait=tell)
+            last = turn.id if turn.text else turn.parent
+            fitting = await fit(context.engine.endpoint, talk, last, n_ctx=info.n_ctx, on_wait=tell)
         except EdgeSpecError as error:
             await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)
@@ -229,7 +231,7 @@ class AnswerQueue:
             view.show_waiting(reading.sentence())
 
         making = TurnWriter(
-            context.endpoint,
+            context.engine.endpoint,
             talk,
             turn,
             self.figures,

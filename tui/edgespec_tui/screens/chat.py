@@ -1,5 +1,6 @@
 """What the keys of a chat do, and what can be done with a turn."""
 
+from collections.abc import Awaitable
 from typing import ClassVar
 
 from textual.app import SuspendNotSupported
@@ -8,8 +9,7 @@ from textual.widgets import Collapsible
 
 from edgespec.errors import EdgeSpecError
 from edgespec.system.odd_text import oddities
-from edgespec_tui.screens.chat_commands import ChatCommands
-from edgespec_tui.screens.chat_context import ChatContext
+from edgespec_tui.screens import chat_commands
 from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sentence
 from edgespec_tui.sessions.conversation import Turn, TurnRole
 from edgespec_tui.settings.keys import key
@@ -50,13 +50,9 @@ class ChatScreen(ConversationScreen):
         key("chat.scroll_down", "pagedown", "Scroll down", "A page down", first=True),
     ]
 
-    def __init__(self, context: ChatContext) -> None:
-        super().__init__(context)
-        self._slash_commands = ChatCommands(self)
-
     async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
         try:
-            if not await self._slash_commands.run(event.question.text):
+            if not await chat_commands.run(self, event.question.text):
                 await self.answers.ask(event.question)
                 for sentence in oddities(event.question.text):
                     self.tell_error(as_sentence(sentence[:1].upper() + sentence[1:]))
@@ -90,9 +86,9 @@ class ChatScreen(ConversationScreen):
         elif event.action == "edit":
             self.edit(turn)
         elif event.action == "go_on":
-            await self._go_on(turn)
-        elif event.action == "again" and turn.parent is not None:
-            await self._again(self.conversation.turns[turn.parent])
+            await self._try(self.answers.go_on(turn))
+        elif event.action == "again":
+            await self._try(self.answers.again(turn))
         elif event.action == "branch":
             await self.open(self.conversation.branch(turn.id))
             self.tell("A new chat from here on; the old one is kept.")
@@ -115,15 +111,9 @@ class ChatScreen(ConversationScreen):
         self.prompt.focus()
         self.show_banner("")
 
-    async def _again(self, question: Turn) -> None:
+    async def _try(self, doing: Awaitable[None]) -> None:
         try:
-            await self.answers.again(question)
-        except EdgeSpecError as error:
-            self.tell_error(str(error))
-
-    async def _go_on(self, answer: Turn) -> None:
-        try:
-            await self.answers.go_on(answer)
+            await doing
         except EdgeSpecError as error:
             self.tell_error(str(error))
 
@@ -162,7 +152,7 @@ class ChatScreen(ConversationScreen):
     async def action_again(self) -> None:
         """Answers the last question again; the earlier answer stays, as a version."""
         if (question := self._last("user")) is not None:
-            await self._again(question)
+            await self._try(self.answers.again(question))
 
     def action_edit_last(self) -> None:
         """Edits the last question."""
@@ -177,7 +167,7 @@ class ChatScreen(ConversationScreen):
     async def action_go_on(self) -> None:
         """Continues the last answer from where it ended."""
         if (answer := self._last("assistant")) is not None:
-            await self._go_on(answer)
+            await self._try(self.answers.go_on(answer))
 
     def action_editor(self) -> None:
         """Opens the input in the editor that VISUAL or EDITOR names."""
@@ -207,7 +197,8 @@ class ChatScreen(ConversationScreen):
 
     def action_saved(self) -> None:
         """Says where this chat is saved, to hands that save by habit."""
-        where = "is not saved" if self.context.sessions is None else "is saved as it goes (Ctrl+O lists all)"
+        saves = self.context.sessions.was_open
+        where = "is saved as it goes (Ctrl+O lists all)" if saves else "is not saved"
         self.tell(f"This chat {where}. /export writes it to a file.")
 
     def action_copy_code(self) -> None:
@@ -237,10 +228,7 @@ class ChatScreen(ConversationScreen):
 
     async def action_race(self) -> None:
         """Races the text in the input, or the last question, plain against speculative."""
-        try:
-            await self._slash_commands.race(self.prompt.question().text)
-        except EdgeSpecError as error:
-            self.tell_error(str(error))
+        await self._try(chat_commands.race(self, self.prompt.question().text))
 
     async def action_demo(self) -> None:
         """Shows what speculation is for, on the embedded pair."""

@@ -1,6 +1,8 @@
 """The screen of a chat: transcript, panel, input; asking, and showing the answer as it comes."""
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from textual import events
@@ -12,7 +14,7 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SessionError
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation, Turn
@@ -106,7 +108,7 @@ class ConversationScreen(Screen[None]):
         if conversation is not self.conversation:
             self.conversation.draft = {}  # what is written goes with the window
             self.context.keep(self.conversation)
-            self.context.leave(self.conversation)
+            self.context.sessions.leave(self.conversation)
         self.conversation = conversation
         self.answers.forget()
         await self.transcript.show(conversation)
@@ -202,9 +204,12 @@ class ConversationScreen(Screen[None]):
     async def _regain(self) -> None:
         """Lets a chat be changed here once the window that had it has gone."""
         talk = self.conversation
-        if talk.read_only and self.is_whole and (found := await self.context.regained(talk)) is not None:
-            await self.open(found)
-            self.tell("The other window has gone: this chat can be changed here.")
+        if not (talk.read_only and self.is_whole) or talk.id is None:
+            return
+        with suppress(SessionError):  # it was deleted there
+            if found := await asyncio.wrap_future(self.context.sessions.regained(talk.id)):
+                await self.open(found)
+                self.tell("The other window has gone: this chat can be changed here.")
 
     # -- asking
 

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import on
@@ -46,12 +47,12 @@ class SessionsScreen(ModalScreen[int | None]):
         Binding("down", "to_list", "To the list", id="sessions.to_list", show=False),
     ]
 
+    @dataclass
     class Renamed(Message):
         """A chat has a new title."""
 
-        def __init__(self, id: int, title: str) -> None:
-            super().__init__()
-            self.id, self.title = id, title
+        id: int
+        title: str
 
     def __init__(self, sessions: Sessions, open_now: int | None) -> None:
         """open_now: the chat on the screen, which is not deleted here."""

@@ -57,7 +57,6 @@ async def fit(
     question: int,
     *,
     n_ctx: int | None,
-    max_tokens: int | None,
     on_wait: OnProgress = lambda _: None,
 ) -> Fitting:
     """Returns the messages for an answer to `question`. Raises EndpointError, PromptTooLongError.
@@ -75,7 +74,7 @@ async def fit(
     if n_ctx is None:
         return Fitting(without(0), n_tokens=whole)
     starts = sorted({0, *(i for i, turn in enumerate(path) if turn.role == "user")})
-    answer = min(n_ctx // ANSWER_SHARE, max_tokens or n_ctx)
+    answer = min(n_ctx // ANSWER_SHARE, conversation.max_tokens or n_ctx)
     asking = leave_out(starts, n_ctx=n_ctx, answer=answer, before=left_out_before(path))
     counts = {} if whole is None else {0: whole}
     try:

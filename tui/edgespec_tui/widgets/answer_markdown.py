@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import ClassVar
 
@@ -36,12 +36,11 @@ class CodeFence(BlockRows, can_focus=True):
         Binding("c,y,enter", "copy", "Copy code", id="code.copy"),
     ]
 
+    @dataclass
     class Copied(Message):
         """The code should go to the clipboard."""
 
-        def __init__(self, code: str) -> None:
-            super().__init__()
-            self.code = code
+        code: str
 
     @property
     def listing(self) -> Listing:

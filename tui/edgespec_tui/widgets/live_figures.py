@@ -71,10 +71,6 @@ class LiveFigures(Counts):
             self.samples.append(self.now_per_s() or 0.0)
             self._sampled = told.at
 
-    def end(self, ended: Ended) -> None:
-        """Takes the endpoint's own figures."""
-        self.told = ended
-
     def now_per_s(self) -> float | None:
         """Returns the speed of the last two seconds; None before there are two rounds."""
         if len(self._recent) < 2:

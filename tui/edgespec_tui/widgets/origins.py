@@ -14,7 +14,7 @@ SIGNS = 80  # source characters that may be skipped to find the next rendered on
 
 def join(runs: list[tuple[str, int]], source: str, n: int) -> None:
     """Adds `n` characters of `source` at the end of `runs`, in place."""
-    if not n:
+    if n <= 0:
         return
     if runs and runs[-1][0] == source:
         runs[-1] = (source, runs[-1][1] + n)

@@ -6,6 +6,7 @@ that a 5,000-line log neither hides the question nor makes typing slow.
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -38,26 +39,23 @@ class PromptInput(TextArea):
         Binding("escape", "close_list", "Close the list", id="input.close", show=False),
     ]
 
+    @dataclass
     class Sent(Message):
         """A question, or a slash command."""
 
-        def __init__(self, question: QuestionText) -> None:
-            super().__init__()
-            self.question = question
+        question: QuestionText
 
+    @dataclass
     class Choosing(Message):
         """The suggestions have changed; None: there is no list."""
 
-        def __init__(self, choices: Suggestions | None) -> None:
-            super().__init__()
-            self.choices = choices
+        choices: Suggestions | None
 
+    @dataclass
     class Notice(Message):
         """Something to show for a moment."""
 
-        def __init__(self, sentence: str) -> None:
-            super().__init__()
-            self.sentence = sentence
+        sentence: str
 
     def __init__(self) -> None:
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
@@ -62,14 +63,14 @@ class TurnView(Vertical, Growing, can_focus=True):
         Binding("down,j", "app.focus_next", "Turn below", id="turn.below", show=False),
     ]
 
+    @dataclass
     class Wanted(Message):
         """Something should be done with a turn."""
 
-        def __init__(self, action: TurnAction, turn: int) -> None:
-            super().__init__()
-            self.action, self.turn = action, turn
+        action: TurnAction
+        turn: int
 
-    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
+    def __init__(self, turn: Turn, versions: tuple[int, int]) -> None:
         """versions: which of how many this is, from 1."""
         super().__init__(id=f"turn-{turn.id}", classes=turn.role)
         self.turn, self._versions = turn, versions
@@ -97,16 +98,12 @@ class TurnView(Vertical, Growing, can_focus=True):
         words = (f"[@click=do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
         return Content.from_markup("  ".join(words))
 
-    def set_left_out(self, left_out: bool) -> None:
-        """Marks that the model no longer gets this turn."""
-        self.set_class(left_out, "left-out")
-
 
 class QuestionView(TurnView):
     """A question. What was pasted, and what is very long, is folded until it is opened."""
 
-    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
-        super().__init__(turn, versions=versions)
+    def __init__(self, turn: Turn, versions: tuple[int, int]) -> None:
+        super().__init__(turn, versions)
         question = question_of(turn.text, turn.settings)
         lines = question.folded().split("\n")
         self._rest = max(0, len(lines) - LINES)
@@ -142,9 +139,9 @@ class QuestionView(TurnView):
 class AnswerView(TurnView):
     """An answer, while it streams and afterwards."""
 
-    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1), tinted: bool = False) -> None:
-        super().__init__(turn, versions=versions)
-        self._body = AnswerBody(turn.text, turn.runs, tinted=tinted)
+    def __init__(self, turn: Turn, versions: tuple[int, int], *, tinted: bool) -> None:
+        super().__init__(turn, versions)
+        self.body = AnswerBody(turn.text, turn.runs, tinted=tinted)
         self._thoughts = BlockRows(lines_of(turn.reasoning))
         self._fold: Collapsible | None = self._new_fold("Reasoning") if turn.reasoning else None
         self._who = Buttons(self._head(turn.model or "Answer"), classes="who")
@@ -157,7 +154,7 @@ class AnswerView(TurnView):
         yield self._top(self._who, "copy", "edit", "again", "go_on", "branch")
         if self._fold:
             yield self._fold
-        yield self._body
+        yield self.body
         yield self._note
 
     async def on_mount(self) -> None:
@@ -175,7 +172,7 @@ class AnswerView(TurnView):
         if text:
             if self._fold and self._fold.title.startswith("Thinking"):
                 self._fold.title = self._fold.title.replace("Thinking", "Thought")
-            await self._body.feed(text, runs)
+            await self.body.feed(text, runs)
 
     def _new_fold(self, title: str) -> Collapsible:
         return Collapsible(self._thoughts, title=title, classes="reasoning")
@@ -185,7 +182,7 @@ class AnswerView(TurnView):
         self._thinking_since = self._thinking_since or now
         if self._fold is None:
             self._fold = self._new_fold("Thinking")
-            await self.mount(self._fold, before=self._body)
+            await self.mount(self._fold, before=self.body)
         self._thought.append(reasoning)
         self._fold.title = f"Thinking, {now - self._thinking_since:.0f} s"
         self._thoughts.show(lines_of("".join(self._thought)))
@@ -199,19 +196,6 @@ class AnswerView(TurnView):
     def name_model(self, model: str) -> None:
         """Shows who answers."""
         self._who.update(self._head(model))
-
-    @property
-    def has_more(self) -> bool:
-        """True if a part of the answer above is not shown."""
-        return self._body.has_more
-
-    async def show_more(self) -> None:
-        """Shows more of the answer above."""
-        await self._body.show_more()
-
-    async def set_tinted(self, tinted: bool) -> None:
-        """Colours the tokens by who produced them, or not."""
-        await self._body.set_tinted(tinted)
 
     def show_waiting(self, sentence: str) -> None:
         """Shows what the answer waits for; an empty sentence clears that."""

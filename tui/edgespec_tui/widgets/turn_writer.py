@@ -12,7 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
-from edgespec.client.answer import AnswerOptions, Ended, Reading, StreamedRound
+from edgespec.chat.families.deltas import AssembledTurn
+from edgespec.chat.families.reader import Parser
+from edgespec.client.answer import AnswerOptions, Ended, Reading, Span, StreamedRound
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.attached import COMING_BACK
@@ -21,7 +23,7 @@ from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.drawing_pace import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import join, part
-from edgespec_tui.widgets.reasoning import ReasoningSplitter
+from edgespec_tui.widgets.reasoning import text_alone, thoughts_first
 
 TYPING_S = 0.6  # the longest that drawing waits for a pause of somebody who types; that pause
 PAUSE_S = 0.3
@@ -56,20 +58,18 @@ class TurnWriter:
     since_key: Callable[[], float] = lambda: math.inf  # seconds since the last key
     on_reading: Callable[[Reading], None] = lambda _: None
     error: EdgeSpecError | None = None
-    _text: list[str] = field(default_factory=list)
-    _thought: list[str] = field(default_factory=list)
-    _runs: list[tuple[str, int]] = field(default_factory=list)
-    _fresh: list[str] = field(default_factory=list)
-    _fresh_thought: list[str] = field(default_factory=list)
-    _fresh_runs: list[tuple[str, int]] = field(default_factory=list)
-    _splitter: ReasoningSplitter = field(default_factory=ReasoningSplitter)
+    _said: AssembledTurn = field(init=False)  # all of the turn so far
+    _runs: list[tuple[str, int]] = field(init=False)
+    _painted: tuple[int, int] = field(init=False)  # characters of text and reasoning that are drawn
+    _parser: Parser = field(init=False)
     _painting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        if self.turn.text:  # it continues
-            self._text, self._thought = [self.turn.text], [self.turn.reasoning]
-            self._runs = list(self.turn.runs) or [("", len(self.turn.text))]
-            self._splitter = ReasoningSplitter.behind_thoughts()
+        text, thought = self.turn.text, self.turn.reasoning
+        self._said, self._painted = AssembledTurn(text, thought), (len(text), len(thought))
+        self._runs = list(self.turn.runs)
+        self._lengthen(sum(n for _, n in self._runs), ())
+        self._parser = Parser(text_alone if text else thoughts_first)
 
     async def run(self, messages: Sequence[Message], options: AnswerOptions, screen: AnswerScreen) -> Turn:
         """Streams the answer; returns the final turn, also if it was cancelled or failed."""
@@ -79,7 +79,7 @@ class TurnWriter:
             async with contextlib.aclosing(self.endpoint.answer(messages, options)) as events:
                 async for event in events:
                     if isinstance(event, Ended):
-                        self.figures.end(event)
+                        self.figures.told = event
                         finish = known_finish(event.finish)
                     elif event.reading:
                         self.on_reading(event.reading)
@@ -92,7 +92,9 @@ class TurnWriter:
             with contextlib.suppress(asyncio.CancelledError):
                 await drawing
             self.figures.over = True
-            self._add(*self._splitter.end(), [])
+            before = len(self._said.content)
+            self._said.add(self._parser.finish())
+            self._lengthen(before, ())
             await self._paint(screen)
             self.turn = self._as_turn(finish)
             self.conversation.change(self.turn)
@@ -102,22 +104,19 @@ class TurnWriter:
 
     def _take(self, told: StreamedRound) -> None:
         self.figures.note(told)
-        reasoning, text = self._splitter.feed(told.round.text)
-        runs = [(span.source, len(span.text)) for span in told.spans]
-        skipped = max(0, len(told.round.text) - len(text))
-        self._add(told.reasoning + reasoning, text, part(runs, skipped, skipped + len(text)))
+        self._said.reasoning += told.reasoning
+        before = len(self._said.content)
+        self._said.add(self._parser.feed(told.round.text))
+        self._lengthen(before, told.spans)
 
-    def _add(self, reasoning: str, text: str, runs: list[tuple[str, int]]) -> None:
-        if reasoning:
-            self._thought.append(reasoning)
-            self._fresh_thought.append(reasoning)
-        if text:
-            self._text.append(text)
-            self._fresh.append(text)
-            known = sum(n for _, n in runs)  # fewer if the splitter held text back
-            for source, n in [("", len(text) - known), *runs]:
-                join(self._runs, source, n)
-                join(self._fresh_runs, source, n)
+    def _lengthen(self, before: int, spans: Sequence[Span]) -> None:
+        """Notes who produced the text after so many characters: these spans its end."""
+        new = len(self._said.content) - before
+        runs = [(span.source, len(span.text)) for span in spans]
+        known = sum(n for _, n in runs)  # less than is new if the parser held text back
+        join(self._runs, "", new - known)
+        for source, n in part(runs, max(0, known - new), known):
+            join(self._runs, source, n)
 
     async def _draw(self, screen: AnswerScreen) -> None:
         kept = time.monotonic()
@@ -139,20 +138,19 @@ class TurnWriter:
 
     async def _paint(self, screen: AnswerScreen) -> None:
         async with self._painting:
-            text, thought, runs = "".join(self._fresh), "".join(self._fresh_thought), self._fresh_runs
-            self._fresh, self._fresh_thought, self._fresh_runs = [], [], []
-            if text or thought:
-                await screen.feed(text, thought, runs)
+            (drawn, pondered), text, thought = self._painted, self._said.content, self._said.reasoning
+            self._painted = len(text), len(thought)
+            if self._painted != (drawn, pondered):
+                await screen.feed(text[drawn:], thought[pondered:], part(self._runs, drawn, len(text)))
 
     def _as_turn(self, finish: FinishReason | None) -> Turn:
         figures = self.figures.as_figures()
         if self.error:
             figures["reason"] = reason_in_short(self.error)
-        self._text, self._thought = ["".join(self._text)], ["".join(self._thought)]
         return replace(
             self.turn,
-            text=self._text[0],
-            reasoning=self._thought[0],
+            text=self._said.content,
+            reasoning=self._said.reasoning,
             finish=finish,
             runs=tuple(self._runs),
             figures=figures,
