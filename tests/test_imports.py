@@ -63,7 +63,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"model_routes", "own_routes"},
     {"app"},
 )
-TUI = ("", "faults", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
+TUI = ("", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}

@@ -20,8 +20,7 @@ from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import media_of
 from edgespec_tui.plain.command import _greeting
 from edgespec_tui.plain.lines import PlainLines, listing
-from edgespec_tui.plain.plain import PlainChat, one_answer
-from edgespec_tui.plain.text import WholeSentences
+from edgespec_tui.plain.plain import PlainChat, WholeSentences, one_answer
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.sessions import Sessions

@@ -21,8 +21,8 @@ import pytest
 from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.names import name_of
 from edgespec_tui.sessions.rows import Listed
+from edgespec_tui.sessions.search import name_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.sessions.unwritten import rescue
 

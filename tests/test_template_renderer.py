@@ -252,4 +252,4 @@ def test_a_server_with_an_endless_template_answers_and_ends(tmp_path: Path) -> N
 
 def busy(child: psutil.Process) -> bool:
     """Whether it is a renderer that has worked for a while."""
-    return "edgespec.chat.render_child" in child.cmdline() and sum(child.cpu_times()[:2]) > 0.5
+    return "edgespec.chat.sandbox" in child.cmdline() and sum(child.cpu_times()[:2]) > 0.5

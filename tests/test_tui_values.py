@@ -21,16 +21,15 @@ from edgespec_tui.screens.race import Lane, Race, compared, drawn, together, ver
 from edgespec_tui.settings.themes import DARK_TINTS, LIGHT_TINTS
 from edgespec_tui.widgets.answer_markdown import MARKS, TINTS
 from edgespec_tui.widgets.attached_files import read_file
-from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
-from edgespec_tui.widgets.drawing_pace import LATEST_S, SHARE, SOONEST_S, DrawingPace
+from edgespec_tui.widgets.growing import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
+from edgespec_tui.widgets.markdown_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.origins import by_character, part, spans
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, odds_against
 from edgespec_tui.widgets.quiet_moments import QuietMoments
-from edgespec_tui.widgets.reasoning import thoughts_first
 from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
 from edgespec_tui.widgets.slash_commands import parsed
-from edgespec_tui.widgets.turn_writer import known_finish
+from edgespec_tui.widgets.turn_writer import known_finish, thoughts_first
 
 PARAGRAPHS = "".join(f"Paragraph {i} has **some** words in it.\n\n" for i in range(60))
 LONG_CODE = "Before.\n\n```python\n" + "".join(f"line_{i} = {i}\n" for i in range(400)) + "```\n\nAfter.\n"

@@ -95,7 +95,7 @@ class Renderer:
     def _running(self) -> LimitedChild:
         if self._child is None or not self._child.runs():
             self._discard()
-            self._child = LimitedChild("edgespec.chat.render_child")
+            self._child = LimitedChild("edgespec.chat.sandbox")
         return self._child
 
     def _discard(self) -> None:

@@ -32,10 +32,9 @@ from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.sessions.unwritten import rescue
-from edgespec_tui.settings import file as settings_file
 from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
-from edgespec_tui.settings.settings import AppNames, Settings, read
+from edgespec_tui.settings.settings import AppNames, Settings, begun, read
 from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
 from edgespec_tui.terminal.guarded_app import GuardedApp
 from edgespec_tui.widgets.external_editor import editor
@@ -289,7 +288,7 @@ class ChatApp(GuardedApp):
         """Opens the settings file in the editor that VISUAL or EDITOR names."""
         file = settings_path()
         try:
-            command = editor(settings_file.begun(file))
+            command = editor(begun(file))
             with self.suspend():
                 subprocess.run(command, check=False)
         except (EdgeSpecError, OSError, SuspendNotSupported) as error:

@@ -13,7 +13,7 @@ from textual.binding import BindingType
 from edgespec.client.attach import Progress
 from edgespec_tui import hang_up
 from edgespec_tui.screens import demo
-from edgespec_tui.screens.demo_screen import DemoScreen
+from edgespec_tui.screens.demo import DemoScreen
 from edgespec_tui.screens.race import Lane
 from edgespec_tui.screens.race_screen import clock_of, title_of
 from edgespec_tui.settings.keys import key

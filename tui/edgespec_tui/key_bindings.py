@@ -9,7 +9,7 @@ from textual.theme import BUILTIN_THEMES
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.chat import ChatScreen
-from edgespec_tui.screens.demo_screen import DemoScreen
+from edgespec_tui.screens.demo import DemoScreen
 from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.race_screen import RaceScreen

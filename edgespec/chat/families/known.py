@@ -10,8 +10,7 @@ from edgespec.chat.families.family import Family
 from edgespec.chat.families.harmony import TAGS, harmony
 from edgespec.chat.families.json_calls import JsonCalls, NamedCall
 from edgespec.chat.families.literal_calls import QUOTE, GemmaCall, PythonCalls
-from edgespec.chat.families.nested_calls import NestedCall
-from edgespec.chat.families.tagged_calls import TaggedCall
+from edgespec.chat.families.tagged_calls import NestedCall, TaggedCall
 
 JSON = JsonCalls()
 THINK = (("<think>", "</think>"),)

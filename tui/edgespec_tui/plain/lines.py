@@ -11,8 +11,8 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, Eng
 from edgespec_tui.plain.plain import PlainChat
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.export import export, title_of
-from edgespec_tui.sessions.names import short_name_of
 from edgespec_tui.sessions.rows import Listed, ago
+from edgespec_tui.sessions.search import short_name_of
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.terminal.typed_bytes import without_controls

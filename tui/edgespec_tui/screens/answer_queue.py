@@ -16,7 +16,7 @@ from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.endpoint.media import gone
-from edgespec_tui.screens.answer_stage import AnswerStage
+from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.attached_files import with_files

@@ -14,9 +14,9 @@ from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sent
 from edgespec_tui.sessions.conversation import Turn, TurnRole
 from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.answer_markdown import CodeFence
-from edgespec_tui.widgets.choice_list import ChoiceList
-from edgespec_tui.widgets.code_blocks import last_code
+from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.external_editor import edited
+from edgespec_tui.widgets.markdown_blocks import last_code
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText, question_of
 from edgespec_tui.widgets.slash_commands import SlashCommand
@@ -232,8 +232,7 @@ class ChatScreen(ConversationScreen):
 
     async def action_demo(self) -> None:
         """Shows what speculation is for, on the embedded pair."""
-        from edgespec_tui.screens.demo import IN_CHAT  # most chats show none
-        from edgespec_tui.screens.demo_screen import DemoScreen
+        from edgespec_tui.screens.demo import IN_CHAT, DemoScreen  # most chats show none
 
         await self.stop_and_wait()
         self.app.push_screen(DemoScreen(next_step=IN_CHAT))

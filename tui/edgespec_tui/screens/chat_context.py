@@ -1,19 +1,26 @@
-"""What a chat needs: the engine, the saved chats, the settings. One for the life of the app."""
+"""What a chat needs: the engine, the saved chats, the settings; and what its queue of answers needs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
+
+from textual.worker import Worker
 
 from edgespec.client.answer import AnswerOptions
+from edgespec.errors import EdgeSpecError
 from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.widgets.prompt_input import PromptInput
+from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.quiet_moments import QuietMoments
+from edgespec_tui.widgets.transcript import Transcript
 
 
 @dataclass(slots=True)
 class ChatContext:
-    """What a chat needs."""
+    """What a chat needs. One for the life of the app."""
 
     engine: KnownEngine
     sessions: Sessions
@@ -28,3 +35,36 @@ class ChatContext:
         """Saves what is new in a conversation that is not empty."""
         if conversation.turns:
             self.sessions.save(conversation)
+
+
+class AnswerStage(Protocol):
+    """What the queue of answers needs of the screen; `ConversationScreen` is one."""
+
+    context: ChatContext
+    conversation: Conversation
+
+    @property
+    def transcript(self) -> Transcript: ...
+
+    @property
+    def prompt(self) -> PromptInput: ...
+
+    def options(self) -> AnswerOptions: ...
+
+    def tell(self, sentence: str) -> None: ...
+
+    def tell_odds(self, sentence: str) -> None: ...
+
+    def tell_failure(self, error: EdgeSpecError) -> None: ...
+
+    def show_banner(self, sentence: str, *keys: tuple[str, str, str]) -> None: ...
+
+    def show_waiting(self, questions: Sequence[QuestionText]) -> None: ...
+
+    def refresh_state(self) -> None: ...
+
+    def engine_changed(self) -> None: ...
+
+    def run_worker(
+        self, work: Coroutine[None, None, None], *, group: str, exclusive: bool
+    ) -> Worker[None]: ...

@@ -18,7 +18,7 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, Eng
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.widgets.choice_list import ChoiceList
+from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.notice_line import SECONDS, Kind, NoticeLine

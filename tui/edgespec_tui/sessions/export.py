@@ -9,8 +9,8 @@ from pathlib import Path
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.sessions.names import name_of
 from edgespec_tui.sessions.rows import short_title
+from edgespec_tui.sessions.search import name_of
 
 FORMAT = "edgespec-session"
 VERSION = 1

@@ -30,8 +30,8 @@ from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows, search
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.lock import SessionLocks
-from edgespec_tui.sessions.names import NAME_BITS, short_name_of, the_one
 from edgespec_tui.sessions.rows import Changes, Listed
+from edgespec_tui.sessions.search import NAME_BITS, short_name_of, the_one
 from edgespec_tui.sessions.storage import SessionStorage
 
 _T = TypeVar("_T")

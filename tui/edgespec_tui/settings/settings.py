@@ -1,13 +1,14 @@
 """Defaults of new chats, and how the app looks: read from a TOML file that people may write by hand.
 
 A value that cannot be used is left out and becomes a complaint, one sentence with file, line, key, value and
-what is allowed; the rest of the file applies. If complaints cannot be shown, the first is raised.
+what is allowed; the rest of the file applies.
 """
 
 import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,14 +99,6 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     if len(complaints) > MOST_TOLD:
         told.append(f"{path}: {len(complaints) - MOST_TOLD:,} more values cannot be used")
     return settings, tuple(told)
-
-
-def strictly(read: tuple[Settings, tuple[str, ...]]) -> Settings:
-    """Returns what was read; raises SettingError with the first complaint, if there is one."""
-    settings, complaints = read
-    if complaints:
-        raise SettingError(complaints[0])
-    return settings
 
 
 def _lowered(sentence: str) -> str:
@@ -244,3 +237,46 @@ def _line_of(lines: list[str], key: str) -> int | None:
             if key in (f"{inside}.{here}".lstrip("."), here if not inside else None):
                 return number
     return None
+
+
+TEMPLATE = """\
+# EdgeSpec's settings. Lines that begin with # are examples: remove the # to use them.
+# They apply to new chats; /set and /system change the open one.
+
+[chat]
+# system = "You are a helpful assistant."
+# max_tokens = 1024      # longest answer
+# seed = 1               # the same answer every time
+
+[sampling]               # defaults: what the model file recommends
+# temperature = 0.8
+# top_k = 40
+# top_p = 0.95
+# min_p = 0.05
+# repeat_penalty = 1.0
+
+[speculation]
+# on = true              # false: plain decoding
+# drafter = "auto"       # or DRAFTERS
+# draft_length = 4       # without it: chosen each round
+
+[screen]
+# theme = "edgespec-dark"
+# panel = true
+# tint = false           # colour tokens by what produced them
+
+[keys]                   # several keys with commas
+# chat.panel = "f2"
+# chat.speculation = "f4,alt+s"
+""".replace("DRAFTERS", ", ".join(DRAFTERS[1:]))
+
+
+def begun(path: Path) -> Path:
+    """Returns the file, written with examples if there is none. Raises SettingError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+    except OSError as error:
+        raise SettingError(f"{error.filename or path} cannot be written: {error.strerror}") from None
+    return path

@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+import tempfile
 import time
+import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from textual import events, messages
@@ -32,7 +35,7 @@ from textual.widget import AwaitMount, MountError, Widget
 from textual.widgets import Input, TextArea
 from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
 
-from edgespec_tui import faults
+from edgespec.system import config
 
 PATIENCE_S = 0.5  # that a key waits for the one before it: some wait for an engine
 NARROWEST = 12  # columns to lay out for, in narrower windows too: Textual wraps into none, and fails
@@ -204,7 +207,7 @@ class GuardedApp(App[int]):
             self._give_up(error)
         else:
             try:
-                self.tell_fault(faults.told(cause, "was met, and the chat goes on"))
+                self.tell_fault(told(cause, "was met, and the chat goes on"))
             except Exception:  # what would show it is broken, too
                 self._give_up(error)
 
@@ -226,7 +229,7 @@ class GuardedApp(App[int]):
     def _give_up(self, error: Exception) -> None:
         """Ends the app in order, without a traceback. (Textual would print one.)"""
         if self.fault is None:
-            self.fault, self._return_code = faults.told(error, "ended the chat"), 1
+            self.fault, self._return_code = told(error, "ended the chat"), 1
             self._close_messages_no_wait()
             self.keep_words()
 
@@ -241,3 +244,22 @@ def _acts(message: Message) -> bool:
     if isinstance(message, events.Event):
         return isinstance(message, events.InputEvent | events.Paste)
     return type(message).__module__ != messages.__name__
+
+
+def told(error: BaseException, did: str) -> str:
+    """Writes a bug of our own into a file, for whoever fixes it; returns the sentence for the screen.
+
+    did: "ended the chat".
+    """
+    text = "".join(traceback.format_exception(error))
+    folder = config.state_folder() / "faults"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="chat-", suffix=".txt", dir=folder, delete=False
+        ) as file:
+            file.write(text)
+        where = f"details are in {Path(file.name)}"
+    except OSError as problem:
+        where = f"details could not be written ({problem.strerror})"
+    return f"a fault of EdgeSpec's own {did} ({type(error).__name__}); {where}."

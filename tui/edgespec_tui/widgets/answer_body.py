@@ -7,8 +7,8 @@ from textual.widgets import Button
 
 from edgespec_tui.sessions.conversation import Runs
 from edgespec_tui.widgets.answer_markdown import AnswerSegment, CodeFence
-from edgespec_tui.widgets.code_blocks import whole_block
 from edgespec_tui.widgets.growing import Column
+from edgespec_tui.widgets.markdown_blocks import whole_block
 from edgespec_tui.widgets.origins import join, part
 from edgespec_tui.widgets.segments import LOOK_EVERY, Segment, cut_of, segments
 

@@ -12,18 +12,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
-from edgespec.chat.families.deltas import AssembledTurn
-from edgespec.chat.families.reader import Parser
+from edgespec.chat.families.deltas import AssembledTurn, Content, Reasoning
+from edgespec.chat.families.reader import Parser, Reader, Steps
 from edgespec.client.answer import AnswerOptions, Ended, Reading, Span, StreamedRound
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.attached import COMING_BACK
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.widgets.drawing_pace import DrawingPace
+from edgespec_tui.widgets.growing import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import join, part
-from edgespec_tui.widgets.reasoning import text_alone, thoughts_first
 
 TYPING_S = 0.6  # the longest that drawing waits for a pause of somebody who types; that pause
 PAUSE_S = 0.3
@@ -160,3 +159,27 @@ class TurnWriter:
 def known_finish(finish: str) -> FinishReason:
     """Returns how an answer ended, in the app's words: other servers have further ones ("tool_calls")."""
     return next((known for known in get_args(FinishReason) if known == finish), "stop")
+
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+def thoughts_first(reader: Reader) -> Steps[None]:
+    """Reads an answer from its beginning: the reasoning, if there is any, and the text."""
+    reader.note()
+    yield from reader.skip_space()
+    begun = yield from reader.starts_with((OPEN,))
+    space = reader.noted()
+    if begun:
+        while (yield from reader.starts_with(("\n",))):
+            pass
+        yield from reader.until((CLOSE,), Reasoning)
+        yield from reader.skip_space()
+    elif space:
+        yield Content(space)
+    yield from text_alone(reader)
+
+
+def text_alone(reader: Reader) -> Steps[None]:
+    """Reads what follows the reasoning."""
+    yield from reader.until((), Content)
