@@ -21,10 +21,10 @@ import pytest
 from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.export import rescue
 from edgespec_tui.sessions.rows import Listed
 from edgespec_tui.sessions.search import name_of
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 SOON_S = 10.0
@@ -176,7 +176,7 @@ from dataclasses import replace
 from pathlib import Path
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
+from edgespec_tui.sessions.export import rescue
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Count!")
@@ -673,7 +673,7 @@ import sys
 from pathlib import Path
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
+from edgespec_tui.sessions.export import rescue
 sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Last words")

@@ -145,13 +145,13 @@ class Attached:
         return f"the server at {self.client.where} has ended"
 
     def again(
-        self, *, on_progress: OnProgress = lambda _: None, cancelled: Callable[[], bool] = lambda: False
+        self, on_progress: OnProgress = lambda _: None, cancelled: Callable[[], bool] = lambda: False
     ) -> Attached:
         """Releases this engine and attaches or starts anew; raises as `attach` does."""
         self.close()
         if self.client.state is None and not self._child:
             return connect(self.client)
-        return attach(self.wanted, on_progress=on_progress, cancelled=cancelled)
+        return attach(self.wanted, on_progress, cancelled)
 
 
 def connect(client: Client) -> Attached:
@@ -161,7 +161,6 @@ def connect(client: Client) -> Attached:
 
 def attach(
     wanted: WantedEngine | None = None,
-    *,
     on_progress: OnProgress = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Attached:
@@ -180,11 +179,7 @@ def attach(
         return _start(wanted, on_progress, cancelled)
 
 
-def own(
-    wanted: WantedEngine,
-    on_progress: OnProgress = lambda _: None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> Attached:
+def own(wanted: WantedEngine, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Attached:
     """Starts an engine for us alone, whatever runs: one that has never answered. Raises as `attach` does."""
     with _starting(on_progress, cancelled):
         return _start(wanted, on_progress, cancelled)

@@ -30,8 +30,8 @@ from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, offered
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.export import rescue
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
 from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read

@@ -4,15 +4,16 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from edgespec.client.attach import WantedEngine
+from edgespec.client.attach import WantedEngine, attach
 from edgespec.errors import SettingError
 from edgespec.pairs.found import best_found
 from edgespec.pairs.store import open_store
-from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, attaching, connecting
+from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, connecting
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.unwritten import on_terminal, rescue
+from edgespec_tui.sessions.export import on_terminal, rescue
 from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead
@@ -116,14 +117,15 @@ def opening(arguments: argparse.Namespace) -> Opening:
     for file in filter(None, (target, draft)):
         if not Path(file).exists():
             raise SettingError(f"there is no file {file}: check the path")
-    return attaching(
+    return partial(
+        attach,
         WantedEngine(
             target=Path(target) if target else None,
             draft=Path(draft) if draft else None,
             n_ctx=arguments.ctx,
             flags=_flags(arguments),
             template=arguments.template,
-        )
+        ),
     )
 
 

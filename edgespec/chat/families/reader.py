@@ -43,6 +43,18 @@ class Reader:
         text, self._noted = "".join(self._noted or ()), None
         return text
 
+    def attempt(self, call: Steps[None], say: Say, tag: str = "") -> Steps[bool]:
+        """Reads a call; what turns out to be none is said, after its tag. Returns whether it was one."""
+        self.note()
+        try:
+            yield from call
+        except NotACall:
+            if said := tag + self.noted():
+                yield say(said)
+            return False
+        self._noted = None
+        return True
+
     def more(self) -> Steps[bool]:
         """Waits until there is more text than now; False at the end."""
         before = len(self.held)

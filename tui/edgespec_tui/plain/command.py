@@ -17,8 +17,8 @@ from edgespec_tui.endpoint.engine_state import LENT
 from edgespec_tui.endpoint.model_notes import PULL, note_of
 from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
 from edgespec_tui.plain.plain import PlainChat, one_answer, read_whole
+from edgespec_tui.sessions.export import on_terminal, rescue
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import on_terminal, rescue
 from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions, writable
 
 

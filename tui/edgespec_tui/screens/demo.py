@@ -9,6 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,13 +18,13 @@ from textual.content import Content
 from textual.widgets import Static
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.client.attach import OnProgress, Progress, WantedEngine
+from edgespec.client.attach import OnProgress, Progress, WantedEngine, own
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.free import free_memory
 from edgespec.pairs.grown import Cost, affordable, folder, grown_pair
 from edgespec_models import tiny
 from edgespec_models.shelf.sizes import size_text
-from edgespec_tui.endpoint.attached import AttachedEndpoint, starting
+from edgespec_tui.endpoint.attached import AttachedEndpoint
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.screens.race import ALIKE, Lane, Race, Said, bounds
 from edgespec_tui.screens.race_screen import LanesScreen
@@ -187,7 +188,7 @@ class Preparation:
 
 
 def _endpoint(wanted: WantedEngine, on_progress: OnProgress) -> Endpoint:
-    return AttachedEndpoint(starting(wanted), wanted=wanted, on_progress=on_progress)
+    return AttachedEndpoint(partial(own, wanted), wanted=wanted, on_progress=on_progress)
 
 
 LATEST = 2  # answers of a column that are shown
