@@ -172,4 +172,4 @@ async def play(folder: Path, seed: int, n_keys: int) -> None:
 async def settled(it: Driven) -> None:
     await it.until(lambda: not it.app._keys, "all keys handled", seconds=120)
     await it.pilot.pause()
-    await it.chat.stop_and_wait()
+    await it.chat.answers.stop()

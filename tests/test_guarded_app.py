@@ -179,7 +179,7 @@ async def test_a_fault_that_cannot_be_shown_ends_the_chat_in_order(monkeypatch: 
         raise ZeroDivisionError("a fault of our own")
 
     monkeypatch.setattr(ChatScreen, "action_panel", broken)
-    monkeypatch.setattr(ChatScreen, "show_notice", broken)
+    monkeypatch.setattr(ChatScreen, "tell", broken)
     monkeypatch.setattr(ChatApp, "is_headless", False)
     async with driven(ChatApp(FakeEndpoint())) as it:
         burst(it, "f2")

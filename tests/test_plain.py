@@ -17,7 +17,7 @@ from edgespec.client.answer import AnswerOptions, Ended
 from edgespec.client.attach import OnProgress
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
-from edgespec_tui.endpoint.media import media_of
+from edgespec_tui.endpoint.media import MEDIA, texts_of
 from edgespec_tui.plain.command import _greeting
 from edgespec_tui.plain.lines import PlainLines, listing
 from edgespec_tui.plain.plain import PlainChat, WholeSentences, one_answer
@@ -345,7 +345,7 @@ def test_a_picture_goes_with_its_question_and_stays_in_the_chat(place: Place, tm
     assert talked.asked[0] == ["what is it?"] and "cat.png will go with the next question" in talked.err
     sessions = place.sessions()
     kept = sessions.newest().result(10)
-    assert kept and media_of(kept.path()[0].settings) == (str(tmp_path / "cat.png"),)
+    assert kept and texts_of(kept.path()[0].settings, MEDIA) == (str(tmp_path / "cat.png"),)
     sessions.close()
     (tmp_path / "cat.png").unlink()
     assert "cat.png cannot be read" in place.talk("/read cat.png").err

@@ -138,7 +138,7 @@ class ChatApp(GuardedApp):
     def _tell_notices(self) -> None:
         """Shows what came up elsewhere: a damaged file, a full disk, a setting that makes no sense."""
         while self._notices and self.chat.is_whole:
-            self.chat.show_notice(self._notices.pop(0), "warning")
+            self.chat.tell(self._notices.pop(0), "warning")
 
     def _engine_changed(self) -> None:
         info = self.context.engine.info
@@ -157,7 +157,7 @@ class ChatApp(GuardedApp):
 
     def tell_fault(self, sentence: str) -> None:
         """Shows what has gone wrong."""
-        self.chat.show_notice(sentence, "error")
+        self.chat.tell(sentence, "error")
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key):
@@ -213,7 +213,7 @@ class ChatApp(GuardedApp):
         self.run_worker(self._stop_and_exit(code), exclusive=True, group="quit")
 
     async def _stop_and_exit(self, code: int) -> None:
-        await self.chat.stop_and_wait()
+        await self.chat.answers.stop()
         self.exit(code)
 
     def action_help(self) -> None:
@@ -232,7 +232,7 @@ class ChatApp(GuardedApp):
         try:
             conversation = await asyncio.wrap_future(self._sessions.loaded(id))
         except SessionError as error:
-            self.chat.tell_error(str(error))
+            self.chat.tell(str(error), "error")
             return
         await self.chat.open(conversation)
 
@@ -271,14 +271,14 @@ class ChatApp(GuardedApp):
         try:
             pair = self._shelf.take(self._found)
         except SettingError as error:
-            self.chat.tell_error(str(error))
+            self.chat.tell(str(error), "error")
             return
         self.chat.query_one(Welcome).offer("")
         self._use_pair(pair)
 
     async def _go_on_with(self, pair: ShelfPair, target: Path) -> None:
         """Lets another pair answer from now on; the conversation stays."""
-        await self.chat.stop_and_wait()
+        await self.chat.answers.stop()
         self._shelf.note_use(pair)
         await self.context.engine.use(target, pair.draft)
         if self.context.engine.state == "ready":
@@ -292,7 +292,7 @@ class ChatApp(GuardedApp):
             with self.suspend():
                 subprocess.run(command, check=False)
         except (EdgeSpecError, OSError, SuspendNotSupported) as error:
-            self.chat.tell_error(f"{error}; the settings are in {file}")
+            self.chat.tell(f"{error}; the settings are in {file}", "error")
             return
         self._take_settings(file)
 

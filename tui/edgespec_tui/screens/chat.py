@@ -55,9 +55,9 @@ class ChatScreen(ConversationScreen):
             if not await chat_commands.run(self, event.question.text):
                 await self.answers.ask(event.question)
                 for sentence in oddities(event.question.text):
-                    self.tell_error(as_sentence(sentence[:1].upper() + sentence[1:]))
+                    self.tell(as_sentence(sentence[:1].upper() + sentence[1:]), "error")
         except EdgeSpecError as error:
-            self.tell_error(str(error))
+            self.tell(str(error), "error")
             self.prompt.put_before(event.question)
 
     def on_prompt_input_notice(self, event: PromptInput.Notice) -> None:
@@ -99,7 +99,7 @@ class ChatScreen(ConversationScreen):
         siblings = self.conversation.siblings(turn.id)
         at = siblings.index(turn.id) + step
         if 0 <= at < len(siblings):
-            await self.stop_and_wait()
+            await self.answers.stop()
             self.conversation.select(siblings[at])
             self.context.keep(self.conversation)
             await self.transcript.show(self.conversation)
@@ -115,7 +115,7 @@ class ChatScreen(ConversationScreen):
         try:
             await doing
         except EdgeSpecError as error:
-            self.tell_error(str(error))
+            self.tell(str(error), "error")
 
     def _last(self, role: TurnRole) -> Turn | None:
         """Returns the last question or answer; None if there is none yet, with a message."""
@@ -142,7 +142,7 @@ class ChatScreen(ConversationScreen):
     async def action_stop(self) -> None:
         """Stops the answer; leaves an edit; or goes back to the input."""
         if self.answering:
-            await self.stop_and_wait()
+            await self.answers.stop()
         elif self.answers.editing is not None:
             self.answers.editing = None
             self.show_banner("")
@@ -175,9 +175,9 @@ class ChatScreen(ConversationScreen):
             with self.app.suspend():
                 text = edited(self.prompt.question().text)
         except SuspendNotSupported:
-            self.tell_error("an editor cannot be started from this terminal")
+            self.tell("an editor cannot be started from this terminal", "error")
         except EdgeSpecError as error:
-            self.tell_error(str(error))
+            self.tell(str(error), "error")
         else:
             if text is None:
                 self.tell("The editor ended with an error: nothing was changed.")
@@ -234,7 +234,7 @@ class ChatScreen(ConversationScreen):
         """Shows what speculation is for, on the embedded pair."""
         from edgespec_tui.screens.demo import IN_CHAT, DemoScreen  # most chats show none
 
-        await self.stop_and_wait()
+        await self.answers.stop()
         self.app.push_screen(DemoScreen(next_step=IN_CHAT))
 
     def action_scroll_up(self) -> None:

@@ -52,7 +52,7 @@ async def race(screen: ConversationScreen, text: str) -> None:
     questions = [turn for turn in talk.path() if turn.role == "user"]
     if not text.strip() and not questions:
         raise SettingError("there is no question to race: write one, then press F5")
-    await screen.stop_and_wait()
+    await screen.answers.stop()
     if text.strip():
         messages = [*talk.messages(), Message("user", text)]
     else:

@@ -104,7 +104,7 @@ class ConversationScreen(Screen[None]):
             await self._open(conversation)
 
     async def _open(self, conversation: Conversation) -> None:
-        await self.stop_and_wait()
+        await self.answers.stop()
         if conversation is not self.conversation:
             self.conversation.draft = {}  # what is written goes with the window
             self.context.keep(self.conversation)
@@ -240,10 +240,6 @@ class ConversationScreen(Screen[None]):
         self.measured = measured or self.measured
         self.refresh_state()
 
-    async def stop_and_wait(self) -> None:
-        """Ends a running answer; its text stays."""
-        await self.answers.stop()
-
     def show_waiting(self, questions: Sequence[QuestionText]) -> None:
         """Shows the questions that wait for the answer to end."""
         waiting = self.query_one("#waiting", Static)
@@ -260,21 +256,13 @@ class ConversationScreen(Screen[None]):
         self.app.copy_to_clipboard(text)
         self.tell(f"Copied {what}.")
 
-    def tell(self, sentence: str) -> None:
-        """Shows a message for a moment."""
-        self.show_notice(sentence, "note")
-
-    def tell_error(self, sentence: str) -> None:
-        """Shows an error for a moment."""
-        self.show_notice(sentence, "error")
-
     def tell_odds(self, sentence: str) -> None:
         """Shows for a while why guesses hardly pay, where the panel has no room for it."""
         if not self.has_class("-wide"):
-            self.show_notice(sentence, "warning")
+            self.tell(sentence, "warning")
 
-    def show_notice(self, sentence: str, kind: Kind) -> None:
-        """Shows a message above the input; over another screen if that hides this one."""
+    def tell(self, sentence: str, kind: Kind = "note") -> None:
+        """Shows a message for a moment above the input; over another screen if that hides this one."""
         if self.app.screen is self:
             self.query_one(NoticeLine).tell(sentence, kind)
         else:

@@ -44,7 +44,7 @@ class SessionsScreen(ModalScreen[int | None]):
         Binding("f2", "rename", "Rename", id="sessions.rename", priority=True),
         Binding("delete,f8", "delete", "Delete", id="sessions.delete", priority=True),
         Binding("ctrl+z", "undo", "Undo delete", id="sessions.undo", priority=True),
-        Binding("down", "to_list", "To the list", id="sessions.to_list", show=False),
+        Binding("down", "app.focus('sessions-list')", "To the list", id="sessions.to_list", show=False),
     ]
 
     @dataclass
@@ -107,11 +107,8 @@ class SessionsScreen(ModalScreen[int | None]):
         self.query_one("#sessions-note", Static).update(Content(sentence))
 
     def _marked(self) -> int | None:
-        options = self.query_one(OptionList)
-        if options.highlighted is None:
-            return None
-        id = options.get_option_at_index(options.highlighted).id
-        return int(id) if id else None
+        option = self.query_one(OptionList).highlighted_option
+        return int(option.id) if option and option.id else None
 
     @on(Input.Changed, "#sessions-search")
     def _search(self) -> None:
@@ -128,10 +125,6 @@ class SessionsScreen(ModalScreen[int | None]):
     def _open(self, event: OptionList.OptionSelected) -> None:
         if event.option.id:
             self.dismiss(int(event.option.id))
-
-    def action_to_list(self) -> None:
-        """Goes from the search to the list."""
-        self.query_one(OptionList).focus()
 
     def action_leave(self) -> None:
         """Leaves a rename, or goes back."""

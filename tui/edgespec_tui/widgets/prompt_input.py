@@ -128,11 +128,10 @@ class PromptInput(TextArea):
     def _with_marks(self, question: QuestionText | str) -> str:
         """Returns a question as the input shows it: pasted text is a mark, typed text is not."""
         if isinstance(question, QuestionText):
-            text, at = "", 0
-            for one in question.inserts:
-                text += question.text[at : one.start] + self._mark_of(question.text[one.start : one.end])
-                at = one.end
-            return text + question.text[at:]
+            return "".join(
+                typed + (self._mark_of(question.text[one.start : one.end]) if one else "")
+                for typed, one in question.parts()
+            )
         for mark, pasted in sorted(self._pasted.items(), key=lambda one: -len(one[1])):
             question = question.replace(pasted, mark)
         return self._mark_of(question) if is_large(question) else question
