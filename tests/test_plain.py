@@ -50,7 +50,7 @@ class Place:
         self.notices: list[str] = []
 
     def sessions(self) -> Sessions:
-        return Sessions.opened(self.folder, on_notice=self.notices.append)
+        return Sessions(self.folder, on_notice=self.notices.append)
 
     def talk(self, *lines: str, endpoint: FakeEndpoint | None = None, quiet: bool = True) -> Talked:
         """Types lines; returns what came of it."""

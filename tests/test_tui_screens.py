@@ -316,7 +316,7 @@ async def test_a_race_that_fails_says_why_and_leaves_again() -> None:
 
 @on_a_loop
 async def test_chats_are_found_opened_renamed_deleted_and_brought_back(tmp_path: Path) -> None:
-    sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
+    sessions = Sessions(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
     try:
         async with driven(
             ChatApp(FakeEndpoint(answers=["About files.", "About sorting."]), sessions=sessions)
@@ -388,7 +388,7 @@ async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
 
 @on_a_loop
 async def test_lists_and_screens_are_used_with_the_mouse(tmp_path: Path) -> None:
-    sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
+    sessions = Sessions(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
     try:
         async with driven(ChatApp(FakeEndpoint(answers=["About files."]), sessions=sessions)) as it:
             await it.ask("files?")
@@ -444,7 +444,7 @@ async def test_the_palette_begins_with_what_is_used() -> None:
 @on_a_loop
 async def test_hands_that_save_are_told_that_it_is_done(tmp_path: Path) -> None:
     """Ctrl+S switched speculation."""
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         await it.pilot.press("ctrl+s")
         await it.told("This chat is saved as it goes")

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgespec.chat.families.deltas import as_object
 from edgespec.chat.families.family import Family
 from edgespec.chat.families.known import DEEPSEEK_R1, DEEPSEEK_V3, GRANITE, HERMES, LFM, family_of
 from edgespec.chat.families.reader import Parser
@@ -171,14 +172,7 @@ def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
 
 
 def _as_object(arguments: object) -> object:
-    """Returns arguments as an object; malformed text of a model is kept under a name."""
-    if not isinstance(arguments, str):
-        return arguments or {}
-    try:
-        value = json.loads(arguments) if arguments.strip() else {}
-    except ValueError:
-        return {"arguments": arguments}
-    return value if isinstance(value, dict) else {"arguments": value}
+    return as_object(arguments) if isinstance(arguments, str) else arguments or {}
 
 
 def nine(id: str) -> str:

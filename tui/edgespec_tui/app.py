@@ -88,7 +88,7 @@ class ChatApp(GuardedApp):
         super().__init__()
         self.settings = settings or Settings()
         self._notices = notices if notices is not None else []
-        self._sessions = sessions or Sessions.opened(None, on_notice=self._notices.append)
+        self._sessions = sessions or Sessions(None, on_notice=self._notices.append)
         self._shelf = shelf or Shelf(open_store())
         self._shelf.on_end = self._pull_ended  # from another thread: the list is checked now and then
         engine = KnownEngine(endpoint, self._engine_changed)

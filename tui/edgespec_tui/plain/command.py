@@ -39,15 +39,15 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
     try:
         if arguments.list is not None:
             found = sessions.searched(arguments.list, limit=-1).result()
-            if sessions.unread:
-                raise SessionError(f"no chats can be listed: {sessions.unread}")
+            if sessions.storage.unread:
+                raise SessionError(f"no chats can be listed: {sessions.storage.unread}")
             print(listing(found))
             return 0
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
         ask = on_terminal() if arguments.prompt is None else None  # a program waits for the answer alone
         unwritten = sessions.close()
-        if arguments.prompt is None or sessions.was_open:  # else nobody expects it to be saved
+        if arguments.prompt is None or sessions.storage.was_open:  # else nobody expects it to be saved
             rescue(unwritten, ask=ask, tell=lambda sentence: _tell(f"edgespec: {sentence}"))
 
 

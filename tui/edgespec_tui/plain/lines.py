@@ -111,11 +111,11 @@ class PlainLines:
         """
         pictures = " ".join(one for one in read if one.startswith(NAMED))
         if not self._talking:
-            return replace(with_files(QuestionText(pictures)).question, text=line, inserts=())
-        attached = with_files(QuestionText(f"{pictures} {line}".lstrip()))
-        if attached.missed:
-            self._chat.tell(f"(there is no file {', '.join(attached.missed)}: sent as written)")
-        return attached.question
+            return replace(with_files(QuestionText(pictures))[0], text=line, inserts=())
+        question, missed = with_files(QuestionText(f"{pictures} {line}".lstrip()))
+        if missed:
+            self._chat.tell(f"(there is no file {', '.join(missed)}: sent as written)")
+        return question
 
     def _command(self, name: str, rest: str) -> None:
         chat = self._chat

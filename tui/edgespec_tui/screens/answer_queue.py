@@ -77,17 +77,17 @@ class AnswerQueue:
         if editing is not None and editing.role == "assistant":
             await self._replace_answer(talk, editing, question.text)
             return
-        attached = await asyncio.to_thread(with_files, question)
-        if attached.missed:
-            screen.tell(f"There is no file {', '.join(attached.missed)}: sent as written.")
+        question, missed = await asyncio.to_thread(with_files, question)
+        if missed:
+            screen.tell(f"There is no file {', '.join(missed)}: sent as written.")
         if editing is None and self.running:
-            self.waiting.append(attached.question)
+            self.waiting.append(question)
             screen.show_waiting(self.waiting)
             self._keep(talk)
             return
         await self.stop()
         self.editing = None
-        self._begin(talk, await self._add(talk, attached.question, editing))
+        self._begin(talk, await self._add(talk, question, editing))
 
     def _writable(self) -> Conversation:
         """Returns the conversation on the screen; raises SettingError if another window writes it."""

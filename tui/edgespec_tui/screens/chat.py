@@ -197,7 +197,7 @@ class ChatScreen(ConversationScreen):
 
     def action_saved(self) -> None:
         """Says where this chat is saved, to hands that save by habit."""
-        saves = self.context.sessions.was_open
+        saves = self.context.sessions.storage.was_open
         where = "is saved as it goes (Ctrl+O lists all)" if saves else "is not saved"
         self.tell(f"This chat {where}. /export writes it to a file.")
 

@@ -118,7 +118,7 @@ def _bias(text: str) -> tuple[str, float | Literal[False]]:
 
 def open_sessions(arguments: argparse.Namespace, *, on_notice: Callable[[str], None]) -> Sessions:
     """Returns the chats that the flags ask for: those of the data folder, or of this run alone."""
-    return Sessions.opened(None if arguments.no_save else config.data_folder(), on_notice=on_notice)
+    return Sessions(None if arguments.no_save else config.data_folder(), on_notice=on_notice)
 
 
 def first_conversation(
@@ -133,7 +133,7 @@ def first_conversation(
     elif arguments.resume is not None:
         found = sessions.newest().result()
         if found is None:
-            why = f"no chat can be continued: {sessions.unread}" if sessions.unread else ""
+            why = f"no chat can be continued: {sessions.storage.unread}" if sessions.storage.unread else ""
             raise SessionError(why or "there is no chat to continue yet: leave out -c")
         talk = found
     else:

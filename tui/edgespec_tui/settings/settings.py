@@ -23,6 +23,7 @@ from edgespec_tui.settings.values import ANSWER, meant
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
 MOST_TOLD = 8  # complaints about one file
+Complaints = list[tuple[str, str]]  # (key with its table, as "sampling.temperature"; sentence)
 SHOWN = 60  # characters of a wrong value that a complaint quotes
 
 
@@ -59,14 +60,6 @@ class AppNames:
     is_key: Callable[[str], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """A value that cannot be used."""
-
-    key: str  # with its table: "sampling.temperature"
-    sentence: str
-
-
 def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[str, ...]]:
     """Returns the settings of a file, and a sentence for each value that cannot be used.
 
@@ -77,7 +70,7 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
         if len(content) > LARGEST:
             return Settings(), (f"{path} is larger than {LARGEST:,} bytes: using the defaults",)
         text = content.decode("utf-8-sig")
-        complaints: list[Complaint] = []
+        complaints: Complaints = []
         settings = _settings(tomllib.loads(text), complaints, known)
     except (FileNotFoundError, NotADirectoryError):
         return Settings(), ()
@@ -93,9 +86,9 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
         return Settings(), (f"{path} is nested too deeply: using the defaults",)
     lines = text.splitlines()
     told = []
-    for complaint in complaints[:MOST_TOLD]:
-        line = _line_of(lines, complaint.key)
-        told.append(f"{path}{f' line {line}' if line else ''}: {complaint.sentence}")
+    for key, sentence in complaints[:MOST_TOLD]:
+        line = _line_of(lines, key)
+        told.append(f"{path}{f' line {line}' if line else ''}: {sentence}")
     if len(complaints) > MOST_TOLD:
         told.append(f"{path}: {len(complaints) - MOST_TOLD:,} more values cannot be used")
     return settings, tuple(told)
@@ -108,7 +101,7 @@ def _lowered(sentence: str) -> str:
 class _Table:
     """One table of the file: values are taken out of it, and the rest is unknown."""
 
-    def __init__(self, name: str, values: object, complaints: list[Complaint]) -> None:
+    def __init__(self, name: str, values: object, complaints: Complaints) -> None:
         self.name, self._complaints = name, complaints
         self.values: dict[str, Any] = {}
         if isinstance(values, dict):
@@ -117,7 +110,7 @@ class _Table:
             self.complain("", f"{name} is {_shown(values)}: it must be a table, [{name}]")
 
     def complain(self, key: str, sentence: str) -> None:
-        self._complaints.append(Complaint(f"{self.name}.{key}".rstrip("."), sentence))
+        self._complaints.append((f"{self.name}.{key}".rstrip("."), sentence))
 
     def take(self, key: str, is_right: Callable[[Any], bool], allowed: str) -> Any:
         """Returns a value, None if it is missing or wrong."""
@@ -143,7 +136,7 @@ class _Table:
             self.complain(key, f"{self.name}.{key} is not known{meant(key, known)}")
 
 
-def _settings(tables: dict[str, Any], complaints: list[Complaint], known: AppNames | None) -> Settings:
+def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | None) -> Settings:
     names = ("chat", "sampling", "speculation", "screen", "keys")
     chat, sampling, speculation, screen = (_Table(name, tables.get(name), complaints) for name in names[:-1])
     numbers = {name: sampling.number(name, number) for name, number in NUMBERS.items()}
@@ -165,7 +158,7 @@ def _settings(tables: dict[str, Any], complaints: list[Complaint], known: AppNam
     speculation.end(("on", "drafter", "draft_length"))
     screen.end(("theme", "panel", "tint"))
     for name in tables.keys() - set(names):
-        complaints.append(Complaint(name, f"[{name}] is not known{meant(name, names)}"))
+        complaints.append((name, f"[{name}] is not known{meant(name, names)}"))
     return settings
 
 
@@ -178,7 +171,7 @@ def _theme(screen: _Table, known: AppNames | None) -> str:
     return right or ""
 
 
-def _keys(values: object, complaints: list[Complaint], known: AppNames | None) -> dict[str, str]:
+def _keys(values: object, complaints: Complaints, known: AppNames | None) -> dict[str, str]:
     """Returns keys by what they do. `chat.panel = "f2"` is a table in a table for TOML."""
     table = _Table("keys", values, complaints)
     found: dict[str, str] = {}
