@@ -13,12 +13,12 @@ from textual.geometry import Size
 from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
+from edgespec_tui import guarded_app
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.terminal import guarded_app
 
 
 def burst(it: Driven, *keys: str) -> None:

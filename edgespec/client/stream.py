@@ -87,10 +87,7 @@ class AnswerStream:
         yield self._figures.ended()
 
     def _told(self, connection: http.client.HTTPConnection, began: float) -> Iterator[StreamedRound]:
-        answer = self._server.ask(connection, "POST", self._path, self._body)
-        if answer.status != 200:
-            raise complaint(self._server.read(answer), answer.status, dict(answer.headers))
-        for data in sent_events(answer):
+        for data in sent_events(self._server.ask(connection, "POST", self._path, self._body)):
             if data == b"[DONE]":
                 return
             chunk = chunk_of(data)

@@ -23,6 +23,7 @@ from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.endpoint.model_notes import note_of
+from edgespec_tui.guarded_app import GuardedApp
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.screens.help import HelpScreen
@@ -35,8 +36,6 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read
-from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
-from edgespec_tui.terminal.guarded_app import GuardedApp
 from edgespec_tui.widgets.external_editor import editor
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
@@ -52,11 +51,8 @@ QUIT_TWICE_S = 2.0  # a second Ctrl+C within this time ends
 class ChatApp(GuardedApp):
     """`edgespec chat`."""
 
-    TITLE = "EdgeSpec"
-    CSS_PATH = "chat.tcss"
     COMMANDS = {palette.Entries}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (120, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [
         key("app.help", "f1", "Help", "Keys and commands", shown=True),
         key("app.new", "ctrl+n", "New", "Start a new chat"),
@@ -82,10 +78,9 @@ class ChatApp(GuardedApp):
     ) -> None:
         """sessions: None keeps them in memory. notices: what people should know; others may add to it.
 
-        typed: has what was typed before the app had the keyboard. known: the keys and themes that a settings
-        file may name; without it they are not checked.
+        known: the keys and themes that a settings file may name; without it they are not checked.
         """
-        super().__init__()
+        super().__init__(typed)
         self.settings = settings or Settings()
         self._notices = notices if notices is not None else []
         self._sessions = sessions or Sessions(None, on_notice=self._notices.append)
@@ -103,22 +98,15 @@ class ChatApp(GuardedApp):
         self.unsent = QuestionText("")  # what was written and not asked at the end
         self._interrupted = 0.0
         self._said: set[str] = set()  # notices about the models shown so far
-        self._typed = typed or TypedAhead(None)
         self._began = False  # there has been an input that has the keyboard
         self._known = known
         self._looked = False  # for models of other programs
         self._found: Found | None = None
-        for theme in THEMES:
-            self.register_theme(theme)
         self.set_keymap(dict(self.settings.keys))
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Returns the tints for themes without any."""
-        return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
 
     def on_load(self) -> None:
         """Takes what was typed until now, just before Textual takes the keyboard."""
-        self.type_first(keys_of(self._typed.taken()))
+        self.type_first(keys_of(self.typed.taken()))
 
     def on_mount(self) -> None:
         wanted = self.settings.theme
@@ -126,8 +114,7 @@ class ChatApp(GuardedApp):
             self._notices.append(
                 f"there is no theme {wanted!r}: there are {', '.join(self.available_themes)}"
             )
-        usual = LIGHT_THEME if self._typed.is_light else DEFAULT_THEME
-        self.theme = wanted if wanted in self.available_themes else usual
+        self.theme = wanted if wanted in self.available_themes else self.usual_theme
         hang_up.watch(self._end, self._keep, has_window=not self.is_headless)
         self.context.moments.begin()
         self.set_interval(1.0, self.context.moments.look)

@@ -5,7 +5,7 @@ A chat keeps the names alone, so it stays small, and a file that is gone later i
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def texts_of(settings: Mapping[str, object], name: str) -> tuple[str, ...]:
     return tuple(map(str, told)) if isinstance(told, list) else ()
 
 
-def gone(files: tuple[str, ...]) -> list[str]:
+def gone(files: Iterable[str]) -> list[str]:
     """Returns the names of those that are no longer there."""
     return [Path(file).name for file in files if not Path(file).is_file()]
 

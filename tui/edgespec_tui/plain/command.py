@@ -16,7 +16,7 @@ from edgespec_tui.endpoint.attached import AttachedEndpoint, Opening
 from edgespec_tui.endpoint.engine_state import LENT
 from edgespec_tui.endpoint.model_notes import PULL, note_of
 from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
-from edgespec_tui.plain.plain import PlainChat, one_answer, read_whole
+from edgespec_tui.plain.plain import PlainChat, one_answer
 from edgespec_tui.sessions.export import on_terminal, rescue
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions, writable
@@ -57,7 +57,8 @@ def _talk(
     conversation = writable(first_conversation(arguments, sessions, beginning))
     once = arguments.prompt is not None
     talking = sys.stdin.isatty() and not once
-    prompt = read_whole(sys.stdin) if arguments.prompt == "-" else arguments.prompt
+    piped = arguments.prompt == "-"
+    prompt = sys.stdin.read().removesuffix("\n").removesuffix("\r") if piped else arguments.prompt
     with asyncio.Runner() as runner:
         chat = PlainChat(
             endpoint,

@@ -18,11 +18,9 @@ from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
 from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
-from edgespec_tui.endpoint.media import gone
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.turn_writer import TurnWriter
 
@@ -121,20 +119,22 @@ class PlainChat:
         )
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
-        if lost := gone(tuple(file for message in fitting.messages for file in message.media)):
-            self.tell(f"({', '.join(lost)} is no longer there: asked without it)")
-        options = talk.options(self.options)
-        turn = begun or talk.add("assistant", parent=question.id, model=info.model)
-        settings = {**talk.values(), "speculation": options.speculation, "left_out": len(fitting.left_out)}
-        figures = LiveFigures(plain_s=info.plain_s, speculation=options.speculation)
         making = TurnWriter(
-            self.endpoint, talk, replace(turn, settings=settings), figures, lambda: self.sessions.save(talk)
+            self.endpoint,
+            talk,
+            begun or talk.add("assistant", parent=question.id, model=info.model),
+            fitting,
+            talk.options(self.options),
+            keep=lambda: self.sessions.save(talk),
+            plain_s=info.plain_s,
         )
+        if lost := making.lost():
+            self.tell(f"({lost} is no longer there: asked without it)")
         task = asyncio.current_task()
         assert task is not None
         writer.on_failure = task.cancel
         try:
-            await making.run(fitting.messages, options, writer)
+            await making.run(writer)
         except asyncio.CancelledError:
             task.uncancel()
         if writer.failure:
@@ -175,14 +175,6 @@ class _Writer:
         """Ends the answer's line, so that the next message begins a line."""
         if self._last != "\n":
             self._write("\n")
-
-
-def read_whole(stream: TextIO) -> str:
-    """Returns a question that was piped in; raises SettingError if there is none."""
-    text = stream.read().removesuffix("\n").removesuffix("\r")
-    if not text.strip():
-        raise SettingError("the prompt is empty: say something for the model to answer")
-    return text
 
 
 def one_answer(chat: PlainChat, prompt: str, media: Sequence[str] = ()) -> int:

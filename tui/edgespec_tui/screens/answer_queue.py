@@ -11,11 +11,9 @@ from dataclasses import replace
 
 from textual.worker import Worker, WorkerCancelled
 
-from edgespec.client.answer import AnswerOptions, Reading
+from edgespec.client.answer import Reading
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.endpoint.media import gone
 from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
@@ -173,11 +171,10 @@ class AnswerQueue:
             return False
         self._view, self._stirred = view, time.monotonic()
         try:
-            prepared = await self._prepare(talk, turn, view)
-            if prepared is None:
+            making = await self._prepare(talk, turn, view)
+            if making is None:
                 return False
-            making, messages, options = prepared
-            await making.run(messages, options, view)
+            await making.run(view)
         except asyncio.CancelledError:
             if talk.turns[turn.id].finish is None:  # it had not begun
                 self._unanswered(talk, turn, INTERRUPTED)
@@ -186,9 +183,7 @@ class AnswerQueue:
         self._ended(making)
         return making.error is None
 
-    async def _prepare(
-        self, talk: Conversation, turn: Turn, view: AnswerView
-    ) -> tuple[TurnWriter, list[Message], AnswerOptions] | None:
+    async def _prepare(self, talk: Conversation, turn: Turn, view: AnswerView) -> TurnWriter | None:
         """Waits for the engine and makes the request; None if there is none, with a message."""
         screen, context = self._screen, self._screen.context
         starting = context.engine.state == "starting"
@@ -216,14 +211,8 @@ class AnswerQueue:
             await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)
             return None
-        if lost := gone(tuple(file for message in fitting.messages for file in message.media)):
-            screen.tell(f"{', '.join(lost)} is no longer there: asked without it.")
         await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)
-        options = screen.options()
-        settings = {**talk.values(), "speculation": options.speculation, "left_out": len(fitting.left_out)}
-        turn = replace(turn, settings=settings)
         self._prompt_tokens = fitting.n_tokens
-        self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=options.speculation)
         view.show_waiting("reading the prompt")
 
         def tell_reading(reading: Reading) -> None:
@@ -234,12 +223,17 @@ class AnswerQueue:
             context.engine.endpoint,
             talk,
             turn,
-            self.figures,
+            fitting,
+            replace(screen.options(), progress=True),
             keep=lambda: context.keep(talk),
+            plain_s=self._plain_s or info.plain_s,
             since_key=context.moments.since_key,
             on_reading=tell_reading,
         )
-        return making, fitting.messages, replace(options, progress=True)
+        self.figures = making.figures
+        if lost := making.lost():
+            screen.tell(f"{lost} is no longer there: asked without it.")
+        return making
 
     def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
         """Ends an answer that could not be started; returns what its place shows."""

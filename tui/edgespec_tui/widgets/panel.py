@@ -42,7 +42,6 @@ class PanelState:
     tinted: bool = False
     used: int | None = None
     measured: MeasuredSpeedUp | None = None
-    memory: int | None = None
 
 
 def size_words(n_bytes: int) -> str:
@@ -112,9 +111,8 @@ def _context(state: PanelState) -> list[tuple[str, str]]:
         found.append(("context", f"{state.used:,}{of}{share}"))
     elif n_ctx:
         found.append(("context", f"{n_ctx:,} tokens"))
-    memory = state.memory or (state.info.memory if state.info else None)
-    if memory:
-        found.append(("memory", size_words(memory)))
+    if state.info and state.info.memory:
+        found.append(("memory", size_words(state.info.memory)))
     if state.info and state.info.card:
         found.append(("card", state.info.card))
     return found

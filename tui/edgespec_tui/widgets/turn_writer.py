@@ -18,7 +18,9 @@ from edgespec.client.answer import AnswerOptions, Ended, Reading, Span, Streamed
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.attached import COMING_BACK
-from edgespec_tui.endpoint.endpoint import Endpoint, Message
+from edgespec_tui.endpoint.endpoint import Endpoint
+from edgespec_tui.endpoint.media import gone
+from edgespec_tui.sessions.context_fit import Fitting
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.growing import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
@@ -52,11 +54,14 @@ class TurnWriter:
     endpoint: Endpoint
     conversation: Conversation
     turn: Turn
-    figures: LiveFigures
-    keep: Callable[[], None]  # called when there is something new to keep, twice a second
+    fitting: Fitting  # what the model gets
+    options: AnswerOptions
+    keep: Callable[[], object]  # called when there is something new to keep, twice a second
+    plain_s: float | None = None  # what a token takes without a draft, if known
     since_key: Callable[[], float] = lambda: math.inf  # seconds since the last key
     on_reading: Callable[[Reading], None] = lambda _: None
     error: EdgeSpecError | None = None
+    figures: LiveFigures = field(init=False)
     _said: AssembledTurn = field(init=False)  # all of the turn so far
     _runs: list[tuple[str, int]] = field(init=False)
     _painted: tuple[int, int] = field(init=False)  # characters of text and reasoning that are drawn
@@ -64,18 +69,28 @@ class TurnWriter:
     _painting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
+        speculation = self.options.speculation
+        self.figures = LiveFigures(plain_s=self.plain_s, speculation=speculation)
+        asked_for = {"speculation": speculation, "left_out": len(self.fitting.left_out)}
+        self.turn = replace(self.turn, settings={**self.conversation.values(), **asked_for})
         text, thought = self.turn.text, self.turn.reasoning
         self._said, self._painted = AssembledTurn(text, thought), (len(text), len(thought))
         self._runs = list(self.turn.runs)
         self._lengthen(sum(n for _, n in self._runs), ())
         self._parser = Parser(text_alone if text else thoughts_first)
 
-    async def run(self, messages: Sequence[Message], options: AnswerOptions, screen: AnswerScreen) -> Turn:
-        """Streams the answer; returns the final turn, also if it was cancelled or failed."""
+    def lost(self) -> str:
+        """Returns the names of files that should go with the question and are no longer there."""
+        return ", ".join(gone(file for message in self.fitting.messages for file in message.media))
+
+    async def run(self, screen: AnswerScreen) -> None:
+        """Streams the answer; `turn` is then the final one, also if it was cancelled or failed."""
         drawing = asyncio.create_task(self._draw(screen))
         finish: FinishReason = "cancelled"
         try:
-            async with contextlib.aclosing(self.endpoint.answer(messages, options)) as events:
+            async with contextlib.aclosing(
+                self.endpoint.answer(self.fitting.messages, self.options)
+            ) as events:
                 async for event in events:
                     if isinstance(event, Ended):
                         self.figures.told = event
@@ -99,7 +114,6 @@ class TurnWriter:
             self.conversation.change(self.turn)
             self.keep()
             await screen.end(self.turn)
-        return self.turn
 
     def _take(self, told: StreamedRound) -> None:
         self.figures.note(told)

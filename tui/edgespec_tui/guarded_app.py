@@ -36,6 +36,8 @@ from textual.widgets import Input, TextArea
 from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
 
 from edgespec.system import config
+from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 PATIENCE_S = 0.5  # that a key waits for the one before it: some wait for an engine
 NARROWEST = 12  # columns to lay out for, in narrower windows too: Textual wraps into none, and fails
@@ -47,13 +49,30 @@ OF_WHAT_IS_GONE = (NoMatches, ScreenStackError, MountError)  # errors of code wh
 class GuardedApp(App[int]):
     """Gives keys their turn, and survives faults. In tests, faults end it as they end every Textual app."""
 
-    def __init__(self) -> None:
+    TITLE = "EdgeSpec"
+    CSS_PATH = "chat.tcss"
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
+
+    def __init__(self, typed: TypedAhead | None) -> None:
+        """typed: has what was typed before the app had the keyboard, and knows the terminal's background."""
         super().__init__()
+        self.typed = typed or TypedAhead(None)
+        for theme in THEMES:
+            self.register_theme(theme)
         self.fault: str | None = None  # why the app ended, if it was not asked to
         self._faults: deque[float] = deque(maxlen=MOST_FAULTS)
         self._keys: deque[events.Event] = deque()
         self._in_hand: object | None = None  # the key that is being handled
         self._overdue = False  # it takes too long: later ones do not wait for it
+
+    @property
+    def usual_theme(self) -> str:
+        """Returns our theme for the terminal's background."""
+        return LIGHT_THEME if self.typed.is_light else DEFAULT_THEME
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Returns the tints for themes without any."""
+        return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
 
     def get_driver_class(self) -> type[Driver]:
         if sys.platform == "win32":
