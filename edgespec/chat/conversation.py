@@ -89,7 +89,9 @@ def compose(
         shaped = _one_user_at_a_time(shaped)
     begun = shaped.pop() if go_on else None
     if traits.parts:
-        shaped = [_in_parts(message) for message in shaped]
+        shaped = [
+            {**one, "content": [{"type": "text", "text": text_of(one.get("content"))}]} for one in shaped
+        ]
     text = render(
         template,
         shaped,
@@ -178,10 +180,6 @@ def _as_object(arguments: object) -> object:
 def nine(id: str) -> str:
     """Returns an id of nine letters and digits, the same for the same text."""
     return id if re.fullmatch("[a-zA-Z0-9]{9}", id) else hashlib.sha256(id.encode()).hexdigest()[:9]
-
-
-def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {**message, "content": [{"type": "text", "text": text_of(message.get("content"))}]}
 
 
 def _one_system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ def _typed(text: str) -> str:
     if bare in PYTHONS:
         return PYTHONS[bare]
     try:
-        json.loads(bare, parse_constant=_no_number)
+        json.loads(bare, parse_constant=int)  # NaN and Infinity are neither: ValueError
     except ValueError:
         return as_json(_literal(bare) or text)
     return bare
@@ -104,10 +104,6 @@ def _literal(text: str) -> object:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
     return value
-
-
-def _no_number(name: str) -> object:
-    raise ValueError(name)
 
 
 ITEM = "item"  # the name of the elements of a list

@@ -17,7 +17,7 @@ from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SessionError
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
-from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
@@ -148,7 +148,9 @@ class ConversationScreen(Screen[None]):
         keys: (key, what it does, action), each of them also a button.
         """
         if not keys:
-            sentence = sentence or editing_told(self.answers.editing)
+            if not sentence and (turn := self.answers.editing):
+                does = "asks" if turn.role == "user" else "keeps"
+                sentence = f"Editing: Enter {does} it in place of the old one, Esc cancels."
         banner = self.query_one("#banner", Static)
         banner.display = bool(sentence or keys)
         buttons = []
@@ -268,14 +270,6 @@ class ConversationScreen(Screen[None]):
         else:
             severity: SeverityLevel = "information" if kind == "note" else kind
             self.notify(sentence, severity=severity, markup=False, timeout=SECONDS[kind])
-
-
-def editing_told(turn: Turn | None) -> str:
-    """Returns what Enter does to the turn that is being edited; empty if none is."""
-    if turn is None:
-        return ""
-    does = "asks" if turn.role == "user" else "keeps"
-    return f"Editing: Enter {does} it in place of the old one, Esc cancels."
 
 
 def as_sentence(text: str) -> str:

@@ -274,15 +274,10 @@ class Sessions:
         with suppress(SessionError):
             before = self._clock() - 86400.0
             self.storage.do(lambda connection: rows.purge(connection, self._deleted, before=before))
-        self._unwritten = self._lost()
+        lost = [*self.storage.unwritten(), *self._in_memory(self._pending)]  # what not even memory took
+        self._unwritten = list({talk.id: talk for talk in lost}.values())
         self.storage.close()
         self._locks.give_all_back()
-
-    def _lost(self) -> list[Conversation]:
-        """Returns what could not be written: what is in memory alone, and what not even memory took."""
-        found = {talk.id: talk for talk in self.storage.unwritten()}
-        found |= {talk.id: talk for talk in self._in_memory(self._pending)}
-        return list(found.values())
 
     def _in_memory(self, changes: dict[int, Changes]) -> list[Conversation]:
         """Returns the conversations with these changes, as they were handed over."""

@@ -81,7 +81,9 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     except UnicodeDecodeError:
         return Settings(), (f"{path} is not UTF-8 text: using the defaults",)
     except ValueError as error:  # TOMLDecodeError, or a number that is too long
-        return Settings(), (f"{path} is not TOML: {_lowered(str(error))}; using the defaults",)
+        return Settings(), (
+            f"{path} is not TOML: {(why := str(error))[:1].lower()}{why[1:]}; using the defaults",
+        )
     except RecursionError:
         return Settings(), (f"{path} is nested too deeply: using the defaults",)
     lines = text.splitlines()
@@ -92,10 +94,6 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     if len(complaints) > MOST_TOLD:
         told.append(f"{path}: {len(complaints) - MOST_TOLD:,} more values cannot be used")
     return settings, tuple(told)
-
-
-def _lowered(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
 
 
 class _Table:

@@ -96,15 +96,13 @@ class AnswerBody(Column):
         if first > self._first:
             if not self._first:
                 await self.mount(self._above(), before=0)
-            await self.remove_children([view for view in views if view.segment.start < self._start(first)])
+            start = self._segments[first].start
+            await self.remove_children([view for view in views if view.segment.start < start])
             self._first = first
         if known > first:
             grown = self._segments[known - 1]
             await views[-1].show(grown, self._runs_of(grown))
         await self.mount_all(self._views(max(first, known), len(self._segments)))
-
-    def _start(self, number: int) -> int:
-        return self._segments[number].start
 
     def _lengthen(self, text: str) -> None:
         """Adds text to the last segment, and cuts it if it has become too long to be drawn at once."""

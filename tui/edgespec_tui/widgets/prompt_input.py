@@ -110,14 +110,14 @@ class PromptInput(TextArea):
         """Empties it."""
         self.load_text("")
         self._at, self._written = None, ""
-        self._look()
+        self.update_suggestion()
 
     def fill(self, question: QuestionText | str) -> None:
         """Puts a question in, with the cursor after it."""
         self.clear_all()
         self.load_text(self._with_marks(question))
         self.move_cursor(self.document.end)
-        self._look()
+        self.update_suggestion()
 
     def put_before(self, question: QuestionText | str) -> None:
         """Puts a question before what has been written since; nothing of either is lost."""
@@ -222,9 +222,6 @@ class PromptInput(TextArea):
 
     def update_suggestion(self) -> None:
         """Looks for suggestions; Textual calls this after each change of the text."""
-        self._look()
-
-    def _look(self) -> None:
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         self._show(choices(before, first_line=row == 0, names=self.names))

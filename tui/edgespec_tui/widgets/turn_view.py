@@ -91,12 +91,10 @@ class TurnView(Vertical, Growing, can_focus=True):
 
     def _top(self, who: Buttons, *actions: TurnAction) -> Horizontal:
         """Returns the row above a turn: who speaks, and what can be done."""
-        return Horizontal(who, Buttons(self.show_actions(*actions), classes="actions"), classes="top")
-
-    def show_actions(self, *actions: TurnAction) -> Content:
-        """Returns the line of what can be done, each word a button."""
         words = (f"[@click=do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
-        return Content.from_markup("  ".join(words))
+        return Horizontal(
+            who, Buttons(Content.from_markup("  ".join(words)), classes="actions"), classes="top"
+        )
 
 
 class QuestionView(TurnView):
