@@ -89,9 +89,8 @@ def compose(
         shaped = _one_user_at_a_time(shaped)
     begun = shaped.pop() if go_on else None
     if traits.parts:
-        shaped = [
-            {**one, "content": [{"type": "text", "text": text_of(one.get("content"))}]} for one in shaped
-        ]
+        for message in shaped:
+            message["content"] = [{"type": "text", "text": text_of(message.get("content"))}]
     text = render(
         template,
         shaped,

@@ -99,6 +99,11 @@ class StreamedRound:
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # as OpenAI's stream has them
     reading: Reading | None = None  # no round at all, but how far the prompt has been read
 
+    @property
+    def n_tokens(self) -> int:
+        """Returns how many tokens came; of a server that does not say, a piece of text is one."""
+        return len(self.round.tokens) or bool(self.round.text or self.reasoning)
+
 
 @dataclass(frozen=True, slots=True)
 class Ended:

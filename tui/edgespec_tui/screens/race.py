@@ -85,11 +85,10 @@ class Lane:
     def note(self, told: StreamedRound, *, first: bool) -> None:
         """Takes a round of the current answer."""
         round_ = told.round
-        n = len(round_.tokens) or bool(round_.text or told.reasoning)
         self.answers[-1].add(told)
-        self.counts.count(round_, n)
+        self.counts.count(round_, told.n_tokens)
         if not first:
-            self.time(round_.seconds, n)
+            self.time(round_.seconds, told.n_tokens)
 
     def time(self, seconds: float, n: int) -> None:
         """Notes that so many tokens took so long."""
@@ -250,9 +249,8 @@ def together(results: Sequence[MeasuredSpeedUp]) -> MeasuredSpeedUp | None:
     """Returns the geometric means, whose ratio is the mean speed-up; None of nothing."""
     if not results:
         return None
-    speculative = math.exp(sum(math.log(one.speculative) for one in results) / len(results))
-    plain = math.exp(sum(math.log(one.plain) for one in results) / len(results))
-    return MeasuredSpeedUp(speculative, plain, len(results))
+    speculative = statistics.geometric_mean(one.speculative for one in results)
+    return MeasuredSpeedUp(speculative, statistics.geometric_mean(one.plain for one in results), len(results))
 
 
 def bounds(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> tuple[float, float]:

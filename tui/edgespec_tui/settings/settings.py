@@ -81,9 +81,8 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     except UnicodeDecodeError:
         return Settings(), (f"{path} is not UTF-8 text: using the defaults",)
     except ValueError as error:  # TOMLDecodeError, or a number that is too long
-        return Settings(), (
-            f"{path} is not TOML: {(why := str(error))[:1].lower()}{why[1:]}; using the defaults",
-        )
+        why = str(error)
+        return Settings(), (f"{path} is not TOML: {why[:1].lower()}{why[1:]}; using the defaults",)
     except RecursionError:
         return Settings(), (f"{path} is nested too deeply: using the defaults",)
     lines = text.splitlines()

@@ -51,8 +51,7 @@ class LiveFigures(Counts):
 
     def note(self, told: StreamedRound) -> None:
         """Counts one round."""
-        round_ = told.round
-        n = len(round_.tokens) or bool(round_.text or told.reasoning)  # without tokens, a piece is one
+        round_, n = told.round, told.n_tokens
         if n and self.last is not None and not round_.drafted:
             self.plain_rounds += 1
             self._plain_spent += told.at - self.last

@@ -91,10 +91,8 @@ class TurnView(Vertical, Growing, can_focus=True):
 
     def _top(self, who: Buttons, *actions: TurnAction) -> Horizontal:
         """Returns the row above a turn: who speaks, and what can be done."""
-        words = (f"[@click=do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
-        return Horizontal(
-            who, Buttons(Content.from_markup("  ".join(words)), classes="actions"), classes="top"
-        )
+        words = "  ".join(f"[@click=do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
+        return Horizontal(who, Buttons(Content.from_markup(words), classes="actions"), classes="top")
 
 
 class QuestionView(TurnView):
