@@ -90,7 +90,7 @@ class PlainChat:
     def answer_to(self, question: Turn, begun: Turn | None = None) -> Turn:
         """Answers a question, again if it has an answer, or from where that ended; raises as `ask` does."""
         info = self.start()
-        writer = _Writer(self.out, WholeSentences() if self.by_sentence else AsItComes())
+        writer = _Writer(self.out, WholeSentences() if self.by_sentence else None)
         try:
             answer = self.runner.run(self._answer(question, info, writer, begun))
         except EngineDiedError:
@@ -149,16 +149,16 @@ class _Writer:
     """Where an answer is written as it comes. on_failure: called when the stream takes no more."""
 
     stream: TextIO
-    release: WholeSentences | AsItComes
+    release: WholeSentences | None  # None: every piece at once, for programs
     on_failure: Callable[[], object] = lambda: None
     failure: OSError | None = None
     _last: str = "\n"
 
     async def feed(self, text: str, reasoning: str, runs: Iterable[tuple[str, int]]) -> None:
-        self._write(self.release.feed(text))
+        self._write(self.release.feed(text) if self.release else text)
 
     async def end(self, turn: Turn) -> None:
-        self._write(self.release.end())
+        self._write(self.release.end() if self.release else "")
 
     def _write(self, text: str) -> None:
         if not text or self.failure:
@@ -208,17 +208,6 @@ class WholeSentences:
         """Returns what is left."""
         out, self._held = self._held, ""
         return out
-
-
-@dataclass(slots=True)
-class AsItComes:
-    """Releases every piece at once: for programs."""
-
-    def feed(self, text: str) -> str:
-        return text
-
-    def end(self) -> str:
-        return ""
 
 
 def figure_lines(figures: dict[str, float | int | str | None]) -> list[str]:
