@@ -8,9 +8,9 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -179,25 +179,17 @@ class AttachedEndpoint:
                 await asyncio.sleep(min(error.retry_s, LOOK_S))
 
     async def _counted(self, messages: Sequence[Message]) -> int | None:
+        def count() -> int | None:
+            attached = self._ready()
+            with _explained(attached):
+                return attached.client.count(_as_told(messages))
+
         try:
-            return await self._count(self._ready(), messages)
-        except EndpointLostError:
+            return await in_thread(count)
+        except (EndpointLostError, EngineDiedError):
             if not self._ready().lent:
                 raise
         await self.restart()
-        return await self._count(self._ready(), messages)
-
-    async def _count(self, attached: Attached, messages: Sequence[Message]) -> int | None:
-        def count() -> int | None:
-            try:
-                return attached.client.count(_as_told(messages))
-            except EngineDiedError as error:
-                raise _coming_back(error) from None
-            except EndpointLostError as error:
-                if not attached.lent and (reason := _fault(attached)):
-                    raise EngineDiedError(reason) from None
-                raise error
-
         return await in_thread(count)
 
     async def close(self) -> None:
@@ -237,28 +229,27 @@ def _listen(
 ) -> None:
     """Passes on the events of an answer; in a thread of its own."""
     try:
-        for event in answer:
-            put(event)
-    except EndpointLostError as error:
-        reason = _fault(attached)
-        put(EngineDiedError(reason) if reason else error)
-    except EngineDiedError as error:
-        put(_coming_back(error))
+        with _explained(attached):
+            for event in answer:
+                put(event)
     except EdgeSpecError as error:
         put(error)
 
 
-def _coming_back(error: EngineDiedError) -> EndpointError:
-    """Returns the error for a dead engine whose server reports that and restarts it."""
-    return EndpointError(f"{error}{COMING_BACK}", status=503, retry_s=LOOK_S)
-
-
-def _fault(attached: Attached) -> str | None:
-    """Returns what ended the engine; None if it lives. Connections close before the process is gone."""
-    end = time.monotonic() + (DYING_S if attached.private else 0.0)
-    while (reason := attached.fault()) is None and time.monotonic() < end:
-        time.sleep(0.02)
-    return reason
+@contextmanager
+def _explained(attached: Attached) -> Iterator[None]:
+    """Raises, for a lost connection, what has ended the engine; a server that reports it restarts it."""
+    try:
+        yield
+    except EngineDiedError as error:
+        raise EndpointError(f"{error}{COMING_BACK}", status=503, retry_s=LOOK_S) from None
+    except EndpointLostError:
+        end = time.monotonic() + (DYING_S if attached.private else 0.0)
+        while (reason := attached.fault()) is None and time.monotonic() < end:
+            time.sleep(0.02)  # connections close before the process is gone
+        if reason is None:
+            raise
+        raise EngineDiedError(reason) from None
 
 
 def _as_told(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
 from edgespec.chat.families.deltas import AssembledTurn, Content, Reasoning
-from edgespec.chat.families.reader import Parser, Reader, Steps
+from edgespec.chat.families.reader import NotACall, Parser, Reader, Steps
 from edgespec.client.answer import AnswerOptions, Ended, Reading, Span, StreamedRound
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
@@ -180,18 +180,18 @@ OPEN, CLOSE = "<think>", "</think>"
 
 def thoughts_first(reader: Reader) -> Steps[None]:
     """Reads an answer from its beginning: the reasoning, if there is any, and the text."""
-    reader.note()
-    yield from reader.skip_space()
-    begun = yield from reader.starts_with((OPEN,))
-    space = reader.noted()
-    if begun:
-        while (yield from reader.starts_with(("\n",))):
-            pass
-        yield from reader.until((CLOSE,), Reasoning)
-        yield from reader.skip_space()
-    elif space:
-        yield Content(space)
+    yield from reader.attempt(_thoughts(reader), Content)
     yield from text_alone(reader)
+
+
+def _thoughts(reader: Reader) -> Steps[None]:
+    yield from reader.skip_space()
+    if (yield from reader.starts_with((OPEN,))) is None:
+        raise NotACall
+    while (yield from reader.starts_with(("\n",))):
+        pass
+    yield from reader.until((CLOSE,), Reasoning)
+    yield from reader.skip_space()
 
 
 def text_alone(reader: Reader) -> Steps[None]:
