@@ -266,10 +266,7 @@ def _acts(message: Message) -> bool:
 
 
 def told(error: BaseException, did: str) -> str:
-    """Writes a bug of our own into a file, for whoever fixes it; returns the sentence for the screen.
-
-    did: "ended the chat".
-    """
+    """Writes a bug of our own into a file; returns the sentence for the screen. did: "ended the chat"."""
     text = "".join(traceback.format_exception(error))
     folder = config.state_folder() / "faults"
     try:

@@ -194,10 +194,13 @@ class PlainLines:
     def _found(self, words: str) -> list[Listed]:
         return self._chat.sessions.searched(words, limit=SHOWN).result()
 
-    def _open(self, name: str) -> None:
+    def _named(self, command: str, name: str) -> Conversation:
         if not name:
-            raise SettingError("/open needs the name of a chat: /sessions lists them")
-        found = self._chat.sessions.named(name).result()
+            raise SettingError(f"{command} needs the name of a chat: /sessions lists them")
+        return self._chat.sessions.named(name).result()
+
+    def _open(self, name: str) -> None:
+        found = self._named("/open", name)
         if found.read_only:
             raise SettingError(f"{title_of(found)!r} is open in another window: close it there first")
         if found.id != self._chat.conversation.id:
@@ -206,9 +209,7 @@ class PlainLines:
         self._chat.tell(resumed(found))
 
     def _delete(self, name: str) -> None:
-        if not name:
-            raise SettingError("/delete needs the name of a chat: /sessions lists them")
-        found = self._chat.sessions.named(name).result()
+        found = self._named("/delete", name)
         if found.id == self._chat.conversation.id:
             raise SettingError("this chat is open: start a new one with /clear, then delete it")
         assert found.id is not None

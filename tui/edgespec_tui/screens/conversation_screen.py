@@ -167,12 +167,7 @@ class ConversationScreen(Screen[None]):
         engine, talk = self.context.engine, self.conversation
         kept = " (read only: open in another window)" if talk.read_only else ""
         self.query_one("#title", Static).update(Content(f"{talk.title or 'New chat'}{kept}"))
-        if engine.state == "starting":
-            model = "loading the engine"
-        elif engine.info is None:
-            model = "no engine"
-        else:
-            model = engine.names
+        model = "loading the engine" if engine.state == "starting" else engine.names or "no engine"
         self.query_one("#model", Static).update(Content(model))
         welcome = self.query_one(Welcome)
         empty = not talk.turns

@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -34,13 +34,10 @@ def as_markdown(conversation: Conversation) -> str:
         if turn.role == "user":
             parts += ["## You", turn.text]
         else:
-            parts += [f"## {turn.model or 'Assistant'}", *_thought(turn), _ended(turn), _figures(turn)]
+            thought = turn.reasoning.strip()
+            folded = f"<details><summary>Reasoning</summary>\n\n{thought}\n\n</details>" if thought else ""
+            parts += [f"## {turn.model or 'Assistant'}", folded, _ended(turn), _figures(turn)]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
-
-
-def _thought(turn: Turn) -> Iterable[str]:
-    if turn.reasoning.strip():
-        yield "<details><summary>Reasoning</summary>\n\n" + turn.reasoning.strip() + "\n\n</details>"
 
 
 def _ended(turn: Turn) -> str:

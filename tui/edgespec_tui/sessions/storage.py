@@ -196,11 +196,7 @@ class SessionStorage:
         for id in sorted(self.touched):
             with suppress(sqlite3.Error, ValueError, TypeError):
                 found.append(rows.read(self._memory, id))
-        return [
-            conversation
-            for conversation in found
-            if conversation and (conversation.turns or conversation.draft)
-        ]
+        return [talk for talk in found if talk and (talk.turns or talk.draft)]
 
     def close(self) -> None:
         """Closes the file."""
@@ -211,10 +207,6 @@ class SessionStorage:
 
 def _reason(path: Path, error: Exception) -> str:
     """Says why a file cannot be opened."""
-    if isinstance(error, sqlite3.Error):
-        return f"{path} cannot be opened ({error})"
-    return (
-        f"{error.filename or path} cannot be written ({error.strerror})"
-        if isinstance(error, OSError)
-        else str(error)
-    )
+    if isinstance(error, OSError):
+        return f"{error.filename or path} cannot be written ({error.strerror})"
+    return f"{path} cannot be opened ({error})" if isinstance(error, sqlite3.Error) else str(error)

@@ -107,10 +107,7 @@ def open_sessions(arguments: argparse.Namespace, *, on_notice: Callable[[str], N
 def first_conversation(
     arguments: argparse.Namespace, sessions: Sessions, beginning: Beginning
 ) -> Conversation:
-    """Returns the first conversation: a chat that the flags name, else a new one.
-
-    Raises SessionError if none has that name.
-    """
+    """Returns the chat that the flags name, else a new one. Raises SessionError if none has that name."""
     if arguments.resume:
         talk = sessions.named(arguments.resume).result()
     elif arguments.resume is not None:

@@ -21,10 +21,7 @@ PUNCTUATION = ".,;:!?)]}'\""
 
 
 def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
-    """Returns a question followed by the files that it names, and names that look like files and are none.
-
-    Raises SettingError for an unusable file.
-    """
+    """Returns a question with its files, and names that look like files and are none. Raises SettingError."""
     text, inserts = question.text, list(question.inserts)
     room, seen = LARGEST_FILE, set()
     missed: list[str] = []

@@ -86,16 +86,13 @@ class PromptInput(TextArea):
 
     def question(self) -> QuestionText:
         """Returns what is written, pasted texts in full."""
-        parts: list[str] = []
-        inserts, at, length = [], 0, 0
+        text, inserts, at = "", [], 0
         for mark in MARK.finditer(self.text):
             if (pasted := self._pasted.get(mark[0])) is not None:
-                before = self.text[at : mark.start()]
-                start = length + len(before)
-                parts += [before, pasted]
-                length, at = start + len(pasted), mark.end()
-                inserts.append(Insert(start, length, mark[0]))
-        return QuestionText("".join([*parts, self.text[at:]]), tuple(inserts))
+                text += self.text[at : mark.start()]
+                inserts.append(Insert(len(text), len(text) + len(pasted), mark[0]))
+                text, at = text + pasted, mark.end()
+        return QuestionText(text + self.text[at:], tuple(inserts))
 
     def remember(self, text: str) -> None:
         """Puts a text at the end of the history, once."""
