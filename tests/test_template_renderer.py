@@ -21,8 +21,7 @@ from commands import edgespec
 from served import served, until
 
 from edgespec.chat.conversation import compose
-from edgespec.chat.renderer import Renderer
-from edgespec.chat.template import LONGEST_TEMPLATE, render
+from edgespec.chat.template import LONGEST_TEMPLATE, Renderer, render
 from edgespec.errors import TemplateError, TemplateOverrunError
 from edgespec.system.limited_child import GIVEN_UP, Limits, Task, overrun
 

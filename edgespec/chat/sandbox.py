@@ -1,7 +1,7 @@
 """Renders chat templates in Jinja's sandbox, as Transformers does: the child process that does so.
 
 The sandbox keeps a template from reaching anything beyond its messages. It limits neither time nor memory
-(`'a' * 10**10` is plain Python to it), so it runs in a process of its own, which `renderer.py` asks.
+(`'a' * 10**10` is plain Python to it), so it runs in a process of its own, which `template.py` asks.
 """
 
 import datetime

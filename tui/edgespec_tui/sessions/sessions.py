@@ -134,12 +134,12 @@ class Sessions:
 
     def newest(self) -> Future[Conversation | None]:
         """Reads the session that changed last; None if there is none."""
-
-        def newest(connection: sqlite3.Connection) -> Conversation | None:
-            found = rows.listed(connection, limit=1)
-            return self._load(connection, found[0].id) if found else None
-
-        return self._asked(newest, reading=True)
+        return self._asked(
+            lambda connection: next(
+                (self._load(connection, found.id) for found in rows.listed(connection, limit=1)), None
+            ),
+            reading=True,
+        )
 
     def named(self, text: str) -> Future[Conversation]:
         """Reads the session with this title, or whose name begins so, or whose title has this text.
