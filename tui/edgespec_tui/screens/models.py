@@ -28,11 +28,6 @@ HEADINGS = {"installed": "Installed", "embedded": "Ships with EdgeSpec", "catalo
 HOW = "Enter switches to an installed pair or pulls another."
 
 
-def column(text: str, width: int) -> str:
-    """Returns a text as wide as a column; longer ones are visibly cut."""
-    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
-
-
 class ModelsScreen(ModalScreen[ShelfPair | None]):
     """Lists pairs; ends with the one to continue with, or None. A pull continues when the screen is left."""
 
@@ -122,13 +117,13 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         here = bool(self._file) and file == self._file
         return Content.assemble(
             ("> " if here else "  ", "bold"),
-            column(pair.name, NAME),
+            Content(pair.name).truncate(NAME, ellipsis=True, pad=True),
             " ",
             size_text(pair.size).rjust(SIZE),
             "  ",
             pair.fit.ljust(FIT),
             "  ",
-            column(pair.gain, GAIN),
+            Content(pair.gain).truncate(GAIN, ellipsis=True, pad=True),
             "  ",
             ("files are gone" if pair.missing else pair.use, "dim"),
         )

@@ -83,8 +83,7 @@ class Table:
             parts = []
             for column, (rows, n) in enumerate(zip(wrapped, widths, strict=True)):
                 part = rows[i] if i < len(rows) else Content()
-                space = max(0, n - part.cell_length)
-                parts.append(part.pad_left(space) if column in self.right else part.pad_right(space))
+                parts.append(part.right(n) if column in self.right else part.truncate(n, pad=True))
             yield Row(Content.styled(COLUMNS, MUTED).join(parts))
 
 
