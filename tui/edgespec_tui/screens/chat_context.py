@@ -42,12 +42,8 @@ class AnswerStage(Protocol):
 
     context: ChatContext
     conversation: Conversation
-
-    @property
-    def transcript(self) -> Transcript: ...
-
-    @property
-    def prompt(self) -> PromptInput: ...
+    transcript: Transcript
+    prompt: PromptInput
 
     def options(self) -> AnswerOptions: ...
 

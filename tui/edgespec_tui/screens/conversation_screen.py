@@ -45,6 +45,7 @@ class ConversationScreen(Screen[None]):
         self.conversation = Conversation()
         self.speculation = True
         self.measured: MeasuredSpeedUp | None = None
+        self.transcript, self.prompt = Transcript(), PromptInput()
         self.answers = AnswerQueue(self)
         self._begun = False
 
@@ -57,23 +58,15 @@ class ConversationScreen(Screen[None]):
         with Horizontal(id="middle"):
             with Column(id="talk"):
                 yield Welcome()
-                yield Transcript()
+                yield self.transcript
                 with Column(id="writing"):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
                     yield NoticeLine()
                     yield ChoiceList()
-                    yield PromptInput()
+                    yield self.prompt
             yield SpeculationPanel(id="panel")
         yield KeyLine(show_command_palette=True)
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
-    def prompt(self) -> PromptInput:
-        return self.query_one(PromptInput)
 
     @property
     def is_whole(self) -> bool:
