@@ -1,25 +1,32 @@
 """What the keys of a chat do, and what can be done with a turn."""
 
+import random
 from collections.abc import Awaitable
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import SuspendNotSupported
 from textual.binding import BindingType
 from textual.widgets import Collapsible
 
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.system.odd_text import oddities
-from edgespec_tui.screens import chat_commands
+from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sentence
+from edgespec_tui.screens.race import drawn
+from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.sessions.conversation import Turn, TurnRole
+from edgespec_tui.sessions.export import export
+from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.answer_markdown import CodeFence
-from edgespec_tui.widgets.completions import ChoiceList
+from edgespec_tui.widgets.attached_files import NAMED, read_file
 from edgespec_tui.widgets.external_editor import edited
 from edgespec_tui.widgets.markdown_blocks import last_code
+from edgespec_tui.widgets.panel import odds_against
 from edgespec_tui.widgets.prompt_input import PromptInput
-from edgespec_tui.widgets.question import QuestionText, question_of
-from edgespec_tui.widgets.slash_commands import SlashCommand
+from edgespec_tui.widgets.question import Insert, QuestionText, question_of
+from edgespec_tui.widgets.slash_commands import SlashCommand, parsed
 from edgespec_tui.widgets.turn_view import TurnView
 from edgespec_tui.widgets.welcome import Welcome
 
@@ -52,7 +59,7 @@ class ChatScreen(ConversationScreen):
 
     async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
         try:
-            if not await chat_commands.run(self, event.question.text):
+            if not await self._run_command(event.question.text):
                 await self.answers.ask(event.question)
                 for sentence in oddities(event.question.text):
                     self.tell(as_sentence(sentence[:1].upper() + sentence[1:]), "error")
@@ -60,18 +67,58 @@ class ChatScreen(ConversationScreen):
             self.tell(str(error), "error")
             self.prompt.put_before(event.question)
 
-    def on_prompt_input_notice(self, event: PromptInput.Notice) -> None:
-        self.tell(event.sentence)
-
-    def on_prompt_input_choosing(self, event: PromptInput.Choosing) -> None:
-        self.query_one(ChoiceList).show(event.choices)
-
     async def begin_command(self, command: SlashCommand) -> None:
         """Runs a command without arguments; puts others into the input."""
         if command.wants:
             self.prompt.fill(f"{command.name} ")
         else:
             self.prompt.post_message(PromptInput.Sent(QuestionText(command.name)))
+
+    async def _run_command(self, line: str) -> bool:
+        """Runs a line that is a command; returns False for one that is a question. Raises EdgeSpecError."""
+        if (found := parsed(line)) is None:
+            return False
+        command, rest = found
+        if command.action:
+            await self.run_action(command.action)
+        elif command.name in CHANGES:
+            self.tell(CHANGES[command.name](self.conversation, rest, self.context.prompts))
+            self.context.keep(self.conversation)
+            self.refresh_state()
+        elif command.name == "/read":
+            read = read_file(rest)
+            inserts = () if read.startswith(NAMED) else (Insert(0, len(read), ""),)
+            self.prompt.put_before(QuestionText(read, inserts))
+        elif command.name == "/export":
+            self.tell(f"Written to {export(self.conversation, rest, folder=Path())}.")
+        elif command.name == "/race":
+            await self.race(rest)
+        else:
+            assert command.name == "/speculation"
+            if self.speculation != on_or_off(rest):
+                self.action_speculation()
+        return True
+
+    async def race(self, text: str) -> None:
+        """Races a question, plain against speculative; without one, the last. Raises EdgeSpecError."""
+        engine, talk = self.context.engine, self.conversation
+        if engine.info is None or engine.state != "ready":
+            raise SettingError("there is no engine to race yet: wait until the model is loaded")
+        if engine.is_foreign:
+            raise SettingError(f"{engine.info.where} reports no speculation data: there is nothing to race")
+        questions = [turn for turn in talk.path() if turn.role == "user"]
+        if not text.strip() and not questions:
+            raise SettingError("there is no question to race: write one, then press F5")
+        await self.answers.stop()
+        if text.strip():
+            messages = [*talk.messages(), Message("user", text)]
+        else:
+            text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
+        drawn_race = drawn(engine.endpoint, messages, self.options(), rng=random.Random())
+        said = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
+        why = odds_against(engine.info.break_even)
+        shown = RaceScreen(drawn_race, text, said=said, tinted=self.transcript.tinted, why=why)
+        self.app.push_screen(shown, self.take_measured)
 
     def action_take_choice(self, number: int) -> None:
         """Takes one of the list above the input."""
@@ -135,9 +182,7 @@ class ChatScreen(ConversationScreen):
             return self.answering or self.answers.editing is not None or self.app.focused is not self.prompt
         if action == "again":
             return bool(self.conversation.turns) or None
-        if action in ABOUT_SPECULATION:
-            return not self.context.engine.is_foreign
-        return True
+        return action not in ABOUT_SPECULATION or not self.context.engine.is_foreign
 
     async def action_stop(self) -> None:
         """Stops the answer; leaves an edit; or goes back to the input."""
@@ -228,7 +273,7 @@ class ChatScreen(ConversationScreen):
 
     async def action_race(self) -> None:
         """Races the text in the input, or the last question, plain against speculative."""
-        await self._try(chat_commands.race(self, self.prompt.question().text))
+        await self._try(self.race(self.prompt.question().text))
 
     async def action_demo(self) -> None:
         """Shows what speculation is for, on the embedded pair."""

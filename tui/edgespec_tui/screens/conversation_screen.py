@@ -80,7 +80,8 @@ class ConversationScreen(Screen[None]):
     async def on_mount(self) -> None:
         self._begun = True
         self.prompt.take_back = self.answers.take_back
-        self.prompt.names = self.context.prompts.names
+        self.prompt.names, self.prompt.tell = self.context.prompts.names, self.tell
+        self.prompt.show = self.query_one(ChoiceList).show
         self.prompt.focus()
         self.transcript.tinted = self.context.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)

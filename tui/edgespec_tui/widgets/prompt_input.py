@@ -45,23 +45,13 @@ class PromptInput(TextArea):
 
         question: QuestionText
 
-    @dataclass
-    class Choosing(Message):
-        """The suggestions have changed; None: there is no list."""
-
-        choices: Suggestions | None
-
-    @dataclass
-    class Notice(Message):
-        """Something to show for a moment."""
-
-        sentence: str
-
     def __init__(self) -> None:
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
         self.past: list[str] = []
         self.names: Callable[[], Sequence[str]] = tuple  # of saved system prompts
         self.take_back: Callable[[], QuestionText | None] = lambda: None  # a waiting question, to be changed
+        self.tell: Callable[[str], object] = lambda _: None  # shows a sentence for a moment
+        self.show: Callable[[Suggestions | None], object] = lambda _: None  # shows suggestions that changed
         self.choices: Suggestions | None = None
         self._at: int | None = None  # place in the history; None: something new is being written
         self._written = ""  # what that was
@@ -213,7 +203,7 @@ class PromptInput(TextArea):
         if self.history.undo_stack:
             super().action_undo()
         else:
-            self.post_message(self.Notice("Nothing to undo. (Ctrl+Z undoes what you type; Ctrl+Q quits.)"))
+            self.tell("Nothing to undo. (Ctrl+Z undoes what you type; Ctrl+Q quits.)")
 
     # -- what may be meant
 
@@ -226,7 +216,7 @@ class PromptInput(TextArea):
     def _show(self, found: Suggestions | None) -> None:
         if found != self.choices:
             self.choices = found
-            self.post_message(self.Choosing(found))
+            self.show(found)
 
     def _typed(self) -> str:
         """Returns what a suggestion would replace."""
