@@ -233,6 +233,17 @@ async def test_a_file_is_completed_sent_in_full_and_shown_as_a_mark(
         assert it.chat.prompt.text.endswith("notes.md now") and len(endpoint.asked) == 1
 
 
+@on_a_loop
+async def test_a_folded_question_opens_and_closes_with_a_click() -> None:
+    async with driven(ChatApp(FakeEndpoint()), size=(100, 40)) as it:
+        await it.ask("\n".join(f"line {i}" for i in range(25)))
+        assert it.app.focused is it.chat.prompt and "line 9" not in it.text()
+        await it.click("o show all of it")
+        await it.until(lambda: "line 9" in it.text())
+        await it.click("o fold it again")
+        await it.until(lambda: "line 9" not in it.text() and "o show all of it" in it.text())
+
+
 # --- what may be meant
 
 

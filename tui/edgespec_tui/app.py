@@ -209,7 +209,8 @@ class ChatApp(GuardedApp):
 
     def action_sessions(self) -> None:
         """Lists chats."""
-        self.push_screen(SessionsScreen(self._sessions, self.chat.conversation.id), self._open_session)
+        lists = SessionsScreen(self._sessions, self.chat.conversation, self.chat.refresh_state)
+        self.push_screen(lists, self._open_session)
 
     def _open_session(self, id: int | None) -> None:
         if id is not None and id != self.chat.conversation.id:
@@ -222,11 +223,6 @@ class ChatApp(GuardedApp):
             self.chat.tell(str(error), "error")
             return
         await self.chat.open(conversation)
-
-    def on_sessions_screen_renamed(self, event: SessionsScreen.Renamed) -> None:
-        if event.id == self.chat.conversation.id:
-            self.chat.conversation.title = event.title
-            self.chat.refresh_state()
 
     def action_models(self) -> None:
         """Chooses a model."""

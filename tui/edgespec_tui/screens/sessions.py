@@ -3,9 +3,8 @@
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import on
@@ -13,13 +12,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from edgespec.errors import SessionError
+from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.search import words_of
 from edgespec_tui.sessions.sessions import Sessions
@@ -45,17 +44,10 @@ class SessionsScreen(ModalScreen[int | None]):
         Binding("down", "app.focus('sessions-list')", "To the list", id="sessions.to_list", show=False),
     ]
 
-    @dataclass
-    class Renamed(Message):
-        """A chat has a new title."""
-
-        id: int
-        title: str
-
-    def __init__(self, sessions: Sessions, open_now: int | None) -> None:
-        """open_now: the chat on the screen, which is not deleted here."""
+    def __init__(self, sessions: Sessions, talk: Conversation, on_rename: Callable[[], None]) -> None:
+        """talk: the chat on the screen, which is not deleted here. on_rename: called if that is renamed."""
         super().__init__()
-        self._sessions, self._open_now = sessions, open_now
+        self._sessions, self._talk, self._on_rename = sessions, talk, on_rename
         self._deleted: list[tuple[int, str]] = []
         self._renaming: int | None = None
         self._titles: dict[int, str] = {}
@@ -94,7 +86,7 @@ class SessionsScreen(ModalScreen[int | None]):
 
     def _line(self, one: Listed, words: Sequence[str]) -> Content:
         when = ago(time.time() - one.changed).rjust(10)
-        here = " (open)" if one.id == self._open_now else ""
+        here = " (open)" if one.id == self._talk.id else ""
         title = marked(Content(one.title or "Untitled"), words)
         asked = f"{one.questions} {'question' if one.questions == 1 else 'questions'}"
         about = " · ".join(filter(None, (asked, one.model, one.excerpt or one.beginning)))
@@ -151,14 +143,16 @@ class SessionsScreen(ModalScreen[int | None]):
         self._end_rename()
         if id is not None and title:
             if await self._do(self._sessions.renamed(id, title), f"Renamed to {title!r} now."):
-                self.post_message(self.Renamed(id, title))
+                if id == self._talk.id:
+                    self._talk.title = title
+                    self._on_rename()
 
     async def action_delete(self) -> None:
         """Deletes the marked chat; Ctrl+Z restores it."""
         id = self._marked()
         if id is None:
             return
-        if id == self._open_now:
+        if id == self._talk.id:
             self._note("This chat is open: start a new one first (Ctrl+N).")
             return
         title = self._titles[id]

@@ -32,23 +32,8 @@ ACTIONS: dict[TurnAction, tuple[str, str]] = {  # what to do: its key, its word
 LINES = 24  # of a question, with marks in it; later ones are shown when it is opened
 
 
-class Buttons(Static):
-    """A line of which some words are buttons of its turn."""
-
-    def action_do(self, action: TurnAction) -> None:
-        """Asks for something to be done with the turn."""
-        self._turn().action_do(action)
-
-    def action_unfold(self) -> None:
-        """Opens what is folded, or closes it."""
-        self._turn().action_reasoning()
-
-    def _turn(self) -> TurnView:
-        return next(node for node in self.ancestors if isinstance(node, TurnView))
-
-
 class TurnView(Vertical, Growing, can_focus=True):
-    """One turn. Reached with Tab or a click; then a letter does what the line below it says."""
+    """One turn. Reached with Tab or a click, on a word of its lines too; then a letter does what they say."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c,y", "do('copy')", "Copy", id="turn.copy"),
@@ -86,13 +71,14 @@ class TurnView(Vertical, Growing, can_focus=True):
 
     def _head(self, who: str) -> Content:
         number, count = self._versions
-        older = f"[@click=do('older')] < [/]{number} of {count}[@click=do('newer')] > [/]"
+        older = f"[@click=focused.do('older')] < [/]{number} of {count}[@click=focused.do('newer')] > [/]"
         return Content.from_markup("[b]$who[/b]" + (f"  {older}" if count > 1 else ""), who=who)
 
-    def _top(self, who: Buttons, *actions: TurnAction) -> Horizontal:
+    def _top(self, who: Static, *actions: TurnAction) -> Horizontal:
         """Returns the row above a turn: who speaks, and what can be done."""
-        words = "  ".join(f"[@click=do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
-        return Horizontal(who, Buttons(Content.from_markup(words), classes="actions"), classes="top")
+        words = (f"[@click=focused.do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
+        can_do = Static(Content.from_markup("  ".join(words)), classes="actions")
+        return Horizontal(who, can_do, classes="top")
 
 
 class QuestionView(TurnView):
@@ -106,12 +92,12 @@ class QuestionView(TurnView):
         self._short = "\n".join(lines[:LINES])
         self._folded = bool(question.inserts) or self._rest > 0
         self._said = BlockRows(lines_of(self._short))
-        self._more = Buttons("", classes="more")
+        self._more = Static("", classes="more")
         kept = (*question.thumbnails, *[""] * len(question.media))  # older chats have none
         self._pictures = [Thumbnail(*of) for of in zip(kept, question.media, strict=False)]
 
     def compose(self) -> ComposeResult:
-        yield self._top(Buttons(self._head("You"), classes="who"), "copy", "edit", "branch")
+        yield self._top(Static(self._head("You"), classes="who"), "copy", "edit", "branch")
         yield self._said.set_class(True, "said")
         if self._pictures:
             yield Horizontal(*self._pictures, classes="pictures")
@@ -129,7 +115,8 @@ class QuestionView(TurnView):
     def _show_more(self, *, folded: bool) -> None:
         rest = f"{self._rest:,} more lines: " if folded and self._rest else ""
         does = "show all of it" if folded else "fold it again"
-        self._more.update(Content.from_markup("$rest[@click=unfold()]o $does[/]", rest=rest, does=does))
+        fold = Content.from_markup("$rest[@click=focused.reasoning]o $does[/]", rest=rest, does=does)
+        self._more.update(fold)
 
 
 class AnswerView(TurnView):
@@ -140,7 +127,7 @@ class AnswerView(TurnView):
         self.body = AnswerBody(turn.text, turn.runs, tinted=tinted)
         self._thoughts = BlockRows(lines_of(turn.reasoning))
         self._fold: Collapsible | None = self._new_fold("Reasoning") if turn.reasoning else None
-        self._who = Buttons(self._head(turn.model or "Answer"), classes="who")
+        self._who = Static(self._head(turn.model or "Answer"), classes="who")
         self._note = Static("", classes="note")
         self._waiting = ""
         self._thinking_since: float | None = None
