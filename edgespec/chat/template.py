@@ -144,7 +144,13 @@ def render(
         "bos_token": bos,
         "eos_token": eos,
     }
-    return RENDERER.rendered(_sane(template), _plain({**(variables or {}), **ours}), now)
+    try:
+        values = _in_dicts({**(variables or {}), **ours})
+    except RecursionError:
+        raise TemplateError(
+            "the chat template cannot be given what lies hundreds of lists deep: flatten it"
+        ) from None
+    return RENDERER.rendered(_sane(template), values, now)
 
 
 @lru_cache(maxsize=8)
@@ -162,17 +168,8 @@ def _sane(template: str) -> str:
     return template
 
 
-def _plain(value: Any) -> Any:
-    """Returns a value in dicts and lists, which can be sent to another process. Raises TemplateError."""
-    try:
-        return _in_dicts(value)
-    except RecursionError:
-        raise TemplateError(
-            "the chat template cannot be given what lies hundreds of lists deep: flatten it"
-        ) from None
-
-
 def _in_dicts(value: Any) -> Any:
+    """Returns a value in dicts and lists, which can be sent to another process."""
     if isinstance(value, Mapping):
         return {key: _in_dicts(item) for key, item in value.items()}
     return [_in_dicts(item) for item in value] if isinstance(value, list | tuple) else value

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -109,7 +109,7 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass(slots=True)
-class Attached:
+class Attached(AbstractContextManager["Attached"]):
     """An engine that answers, and whose it is. Use it in a `with`, or close it."""
 
     client: Client
@@ -122,9 +122,6 @@ class Attached:
     @property
     def model(self) -> str:
         return self.info.model
-
-    def __enter__(self) -> Attached:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
