@@ -25,7 +25,7 @@ from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
-from edgespec_tui.widgets.answer_markdown import AnswerSegment, CodeFence, Prose
+from edgespec_tui.widgets.answer_body import AnswerSegment, CodeFence, Prose
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.notice_line import NoticeLine
 from edgespec_tui.widgets.panel import PanelState, SpeculationPanel

@@ -19,7 +19,7 @@ from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.race import Lane, Race, compared, drawn, together, verdict
 from edgespec_tui.settings.themes import DARK_TINTS, LIGHT_TINTS
-from edgespec_tui.widgets.answer_markdown import MARKS, TINTS
+from edgespec_tui.widgets.answer_body import MARKS, TINTS
 from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.growing import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures

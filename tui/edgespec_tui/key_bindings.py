@@ -16,7 +16,7 @@ from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.settings.settings import AppNames
 from edgespec_tui.settings.themes import THEMES
-from edgespec_tui.widgets.answer_markdown import CodeFence
+from edgespec_tui.widgets.answer_body import CodeFence
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.turn_view import TurnView
 

@@ -19,7 +19,7 @@ from edgespec_tui.sessions.conversation import Turn, TurnRole
 from edgespec_tui.sessions.export import export
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.keys import key
-from edgespec_tui.widgets.answer_markdown import CodeFence
+from edgespec_tui.widgets.answer_body import CodeFence
 from edgespec_tui.widgets.attached_files import NAMED, read_file
 from edgespec_tui.widgets.external_editor import edited
 from edgespec_tui.widgets.markdown_blocks import last_code

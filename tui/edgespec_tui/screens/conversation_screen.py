@@ -177,7 +177,6 @@ class ConversationScreen(Screen[None]):
         state = PanelState(
             info=self.context.engine.info,
             speculation=self.speculation,
-            tinted=self.transcript.tinted,
             used=self.answers.used,
             measured=self.measured,
         )

@@ -2,7 +2,7 @@
 
 Textual's own Markdown makes a widget of every paragraph, bullet and cell, and lays all of them out anew
 whenever one grows. Here a block is a value that knows its rows, and many blocks are one widget
-(see `answer_markdown`). A model's text opens nothing: links are underlined and HTML is shown as text.
+(see `answer_body`). A model's text opens nothing: links are underlined and HTML is shown as text.
 """
 
 from __future__ import annotations

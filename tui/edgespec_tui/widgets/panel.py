@@ -40,7 +40,6 @@ class PanelState:
 
     info: Info | None = None
     speculation: bool = True
-    tinted: bool = False
     used: int | None = None
     measured: MeasuredSpeedUp | None = None
 
