@@ -1,4 +1,4 @@
-"""The text of an answer on the screen: segments of Markdown, of which only the last one grows; code, tints."""
+"""The text of an answer on the screen: segments of Markdown, of which only the last one grows."""
 
 import asyncio
 import re
