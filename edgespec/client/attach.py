@@ -15,7 +15,6 @@ belongs to its owner. Other attached programs learn when it ends, and why (Endpo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -219,24 +218,18 @@ def lock_for_starting() -> Any:
 @contextmanager
 def _starting(on_progress: OnProgress, cancelled: Callable[[], bool]) -> Iterator[None]:
     """Waits until no other program starts an engine, and lets none start until we are done."""
-    import filelock
-
-    waiting = False
     lock = None
     try:
         lock = start_lock()
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=0)
-            except filelock.Timeout:
-                if not waiting:
-                    on_progress(Progress("waiting", "another program is starting an engine"))
-                waiting = True
-                _heed(cancelled)
-                time.sleep(LOOK_AGAIN_S)
-    except OSError:  # nobody else can have it either
+        try:
+            lock.acquire(timeout=0)
+        except TimeoutError:
+            on_progress(Progress("waiting", "another program is starting an engine"))
+            lock.acquire(timeout=-1, poll_interval=LOOK_AGAIN_S, cancel_check=cancelled)
+    except OSError:  # nobody else can have it either, or nobody waits for it any more
         pass
     try:
+        _heed(cancelled)
         yield
     finally:
         if lock is not None:
