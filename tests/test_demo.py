@@ -29,6 +29,7 @@ from edgespec_tui.demo_app import DemoApp
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.screens import demo
 from edgespec_tui.screens.demo import (
+    DemoScreen,
     Preparation,
     about_cost,
     in_markdown,
@@ -38,7 +39,6 @@ from edgespec_tui.screens.demo import (
     result,
     sameness,
 )
-from edgespec_tui.screens.demo_screen import DemoScreen
 from edgespec_tui.screens.race import ALIKE, Race, Said
 
 GB = 10**9
@@ -237,9 +237,7 @@ async def test_a_demo_that_cannot_be_prepared_says_why_and_is_left_like_any_othe
 async def test_in_a_chat_a_key_shows_the_demo_and_leaving_it_leaves_the_chat_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "edgespec_tui.screens.demo_screen.DemoScreen", lambda next_step: demo_of(FAST, seconds=0.05)
-    )
+    monkeypatch.setattr("edgespec_tui.screens.demo.DemoScreen", lambda next_step: demo_of(FAST, seconds=0.05))
     async with driven(ChatApp(FakeEndpoint())) as it:
         assert "F12" in it.shown("#welcome-asks")
         await it.pilot.press("f12")

@@ -42,7 +42,7 @@ from edgespec_models.gguf.uniform import write_uniform
 from edgespec_models.hub.hub import Hub
 from edgespec_models.shelf import catalogue
 from edgespec_models.shelf.store import Store
-from edgespec_tui.screens.model_shelf import shelf
+from edgespec_tui.screens.model_shelf import Shelf
 
 GIB = 2**30
 ARCHITECTURES: dict[str, Callable[[Path], Path]] = {
@@ -473,7 +473,7 @@ def test_what_was_said_of_a_pair_is_known_by_its_name(
 def test_the_list_of_pairs_in_the_chat_shows_what_was_planned(tmp_path: Path, home: Path) -> None:
     name = catalogue.catalogue()[0].name
     planned.keep(name, planned.PlannedSpeed(10.0, 14.0, 0.6, True))
-    pair = next(pair for pair in shelf(Store(tmp_path)) if pair.name == name)
+    pair = next(pair for pair in Shelf(Store(tmp_path)).pairs() if pair.name == name)
     assert pair.gain == "1.40x planned" and "14.0 with 60% of guesses accepted" in pair.detail[0]
 
 

@@ -21,10 +21,10 @@ import pytest
 from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.names import name_of
+from edgespec_tui.sessions.export import rescue
 from edgespec_tui.sessions.rows import Listed
+from edgespec_tui.sessions.search import name_of
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 SOON_S = 10.0
@@ -40,7 +40,7 @@ class Opened:
         self.all: list[Sessions] = []
 
     def __call__(self) -> Sessions:
-        self.all.append(Sessions.opened(self.folder, on_notice=self.notices.append, clock=lambda: self.now))
+        self.all.append(Sessions(self.folder, on_notice=self.notices.append, clock=lambda: self.now))
         return self.all[-1]
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ def test_a_conversation_comes_back_whole_with_its_tree_settings_figures_and_orig
 def test_only_what_changed_is_written_again(opened: Opened) -> None:
     sessions, talk = opened(), talked()
     sessions.save(talk)
-    sessions.flushed().result(SOON_S)
+    sessions.listed().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db")) as other:
         other.execute("UPDATE turns SET text = 'changed behind our back' WHERE id = 1")
         other.commit()
@@ -117,7 +117,7 @@ def test_only_what_changed_is_written_again(opened: Opened) -> None:
 def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: Opened) -> None:
     """Typing must not wait for a disk; what was handed over is written when the file is free again."""
     sessions, talk = opened(), talked()
-    sessions.flushed().result(SOON_S)
+    sessions.listed().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
@@ -125,7 +125,7 @@ def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: 
             talk.change(replace(talk.turns[2], text=str(i)))
             sessions.save(talk)
         assert time.monotonic() - began < 5, "a file that is held is waited for that long at each"
-        written = sessions.flushed()
+        written = sessions.listed()
         time.sleep(0.4)
         assert not written.done()
         other.execute("COMMIT")
@@ -143,7 +143,7 @@ def test_what_could_not_be_written_for_long_is_told_once_and_written_later(
     monkeypatch.setattr(database, "BUSY_S", 0.1)
     monkeypatch.setattr(sessions_module, "RETRY_S", 0.1)
     sessions, talk = opened(), talked()
-    sessions.flushed().result(SOON_S)
+    sessions.listed().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         sessions.save(talk)
@@ -152,7 +152,7 @@ def test_what_could_not_be_written_for_long_is_told_once_and_written_later(
         sessions.save(talk)
         time.sleep(0.5)
         other.execute("COMMIT")
-    until(lambda: sessions.flushed().result(SOON_S) is None and sessions.listed().result(SOON_S))
+    until(lambda: sessions.listed().result(SOON_S))
     sessions.close()
     assert len(opened.notices) == 1 and "trying again" in opened.notices[0]
     assert talk.id is not None
@@ -176,8 +176,8 @@ from dataclasses import replace
 from pathlib import Path
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
-sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
+from edgespec_tui.sessions.export import rescue
+sessions = Sessions(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Count!")
 turn = talk.add("assistant", parent=1)
@@ -218,7 +218,7 @@ def kept(opened: Opened, *talks: Conversation) -> Sessions:
     for talk in talks:
         opened.now += 60
         sessions.save(talk)
-        sessions.flushed().result(SOON_S)
+        sessions.listed().result(SOON_S)
     return sessions
 
 
@@ -333,7 +333,7 @@ def test_a_session_open_twice_is_read_only_in_the_second_window(opened: Opened) 
     talk.add("user", "kept", parent=2)
     first.save(talk)
     first.leave(talk)
-    first.flushed().result(SOON_S)
+    first.listed().result(SOON_S)
     mine = second.loaded(talk.id).result(SOON_S)
     assert not mine.read_only and mine.path()[-1].text == "kept"
     assert first.loaded(talk.id).result(SOON_S).read_only
@@ -347,7 +347,7 @@ def test_an_answer_growing_in_another_window_is_not_called_cancelled(opened: Ope
     reader = opened()
     assert reader.loaded(talk.id).result(SOON_S).path()[-1].finish is None
     opened.all[0].leave(talk)  # as if it had ended there, unfinished
-    opened.all[0].flushed().result(SOON_S)
+    opened.all[0].listed().result(SOON_S)
     assert reader.loaded(talk.id).result(SOON_S).path()[-1].finish == "cancelled"
 
 
@@ -371,7 +371,7 @@ def test_two_programs_write_sessions_at_once(opened: Opened) -> None:
         for sessions, talk in windows:
             talk.add("user", "more", parent=talk.head)
             sessions.save(talk)
-            sessions.flushed()
+            sessions.listed()
     for sessions, _ in windows:
         sessions.close()
     sessions = opened()
@@ -496,7 +496,7 @@ def test_damage_found_while_the_program_runs_costs_nothing_of_the_open_conversat
         file.write(b"\xff" * 40000)
     talk.add("user", "still there?", parent=2)
     sessions.save(talk)
-    sessions.flushed().result(SOON_S)
+    sessions.listed().result(SOON_S)
     sessions.close()
     assert "damaged" in opened.notices[0] and len(opened.notices) == 1
     assert talk.id is not None
@@ -582,7 +582,7 @@ def test_old_chats_are_there_where_the_disk_is_full_at_the_start(opened: Opened,
         assert old.id is not None
         assert sessions.loaded(old.id).result(SOON_S) == old
         sessions.save(new)
-        sessions.flushed().result(SOON_S)
+        sessions.listed().result(SOON_S)
         assert "rollback" not in opened.notices[0] and "as soon as" in opened.notices[0]
     until(lambda: any("again" in notice for notice in opened.notices))
     assert sessions.close() == []
@@ -616,7 +616,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_said(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions, talk = opened(), talked()
-    sessions.flushed().result(SOON_S)
+    sessions.listed().result(SOON_S)
     answers = Event()
     monkeypatch.setattr(rows, "write", lambda *_, **__: answers.wait(SOON_S))
     sessions.save(talk)
@@ -673,8 +673,8 @@ import sys
 from pathlib import Path
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
-sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
+from edgespec_tui.sessions.export import rescue
+sessions = Sessions(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Last words")
 sessions.save(talk)
@@ -704,7 +704,7 @@ def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhe
         sessions.save(big)
         small.add("user", "one more", parent=small.head)
         sessions.save(small)
-        sessions.flushed().result(SOON_S)
+        sessions.listed().result(SOON_S)
         unwritten = sessions.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -723,7 +723,7 @@ def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhe
 
 def test_nothing_is_said_where_all_is_kept_or_nothing_was_to_be(opened: Opened) -> None:
     assert kept(opened, talked()).close() == []
-    alone = Sessions.opened(None, on_notice=print)
+    alone = Sessions(None, on_notice=print)
     alone.save(talked())
     assert alone.close() == []
     rescue([], ask=None, tell=lambda sentence: pytest.fail(sentence))

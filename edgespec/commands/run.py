@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from edgespec.chat.renderer import RENDERER
+from edgespec.chat.template import RENDERER
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.commands import flags
 from edgespec.commands.flag_table import add_flags

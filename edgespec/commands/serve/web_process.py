@@ -14,7 +14,7 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
-from edgespec.chat.renderer import RENDERER
+from edgespec.chat.template import RENDERER
 from edgespec.client.state_file import ServerState, digest
 from edgespec.commands.serve.connections import AT_ONCE, Connection, room_for_connections
 from edgespec.commands.serve.ending import StoppableServer
