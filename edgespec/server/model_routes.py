@@ -197,7 +197,7 @@ class ModelRoutes:
 
     def _models(self) -> list[dict[str, Any]]:
         """Describes all pairs, the current one first, then what else is loaded."""
-        current, known = self._engines.current.load, self._pairs.known()
+        known, current = self._pairs.known(), self._engines.current.load
         first = [self._model(pair) for pair in known if pair.load == current]
         others = [self._model(pair) for pair in known if pair.load != current]
         return [*first, *sorted(others, key=lambda model: model["status"]["value"] == "unloaded")]
