@@ -46,7 +46,6 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
         "parent_process",
         "settings",
         "pairs",
-        "recent",
     },
     {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},

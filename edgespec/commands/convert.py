@@ -46,8 +46,7 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument("file", metavar="FILE", help="GGUF file of the model")
     command.add_argument("--to", required=True, choices=NUMBERS, metavar="FORMAT", help=", ".join(NUMBERS))
-    command.add_argument("-o", "--output", metavar="FILE", help="output file (default: beside the model)")
-    add_flags(command, THREADS)
+    add_flags(command, {"-o --output FILE": "output file (default: beside the model)", **THREADS})
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -142,9 +142,11 @@ class Answering:
             raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
         thinking = self.settings.defaults.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
-
-        def work() -> Composed:
-            return compose(
+        given_up = threading.Event()
+        GIVEN_UP.set(given_up)
+        try:
+            composed = await asyncio.to_thread(
+                compose,
                 template,
                 messages,
                 bos=about.bos,
@@ -155,11 +157,7 @@ class Answering:
                 add_generation_prompt=body.add_generation_prompt is not False,
                 go_on=body.goes_on(),
             )
-
-        given_up = threading.Event()
-        GIVEN_UP.set(given_up)
-        try:
-            return await asyncio.to_thread(work), media
+            return composed, media
         except TemplateError as error:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
         finally:

@@ -17,6 +17,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import MutableMapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -107,12 +108,10 @@ class _Drain:
 
         async def answering(message: Message) -> None:
             nonlocal whole
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
                     while not (whole or held_back):
                         await reading()
-            except TimeoutError:
-                pass
             if not whole and message["type"] == "http.response.start":
                 whole = True  # or the rest of the answer would wait as long again
                 headers = [*message.get("headers", ()), (b"connection", b"close")]

@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from edgespec.core.values import Round
 from edgespec.server.choice_results import ChoiceResults
-from edgespec.server.recent import Recent
+from edgespec.server.front_page import Recent
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_life import WorkerLife
 

@@ -18,9 +18,8 @@ from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.engine_status import EngineStatus, State
 from edgespec.server.event_stream import NEWLINE, PING_S, done, event
-from edgespec.server.front_page import FILES, FOLDER, HEADERS, ShownModel, front_page, now_section
+from edgespec.server.front_page import FILES, FOLDER, HEADERS, Recent, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
-from edgespec.server.recent import Recent
 from edgespec.server.refusal import Refusal, invalid
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -164,7 +164,7 @@ def check_distribution(
     if watch.cancelled() or not sequences:
         return None
     n = len(sequences)
-    tree = _Tree(pair, prompt, sampling, memories["target"], way.length or 4)
+    tree = _Tree(prompt, Sampler(sampling, pair.target.n_vocab), memories["target"], way.length or 4)
     prefixes = max(watch.left, 1.0) / (2 * speed.token)  # that there is time to evaluate, in both shapes
     least = max(LEAST, n * min(0.05, 2 / prefixes))  # at most 1 / share of each length are looked into
     cells = expected_cells(tree.plain, FIRST, n, pair.target.end_tokens, least=least)
@@ -191,16 +191,11 @@ def check_distribution(
 class _Tree:
     """The model's own distribution after a prompt, token by token and in the batches of speculation."""
 
-    pair: Pair
     prompt: TokenizedPrompt
-    sampling: Sampling
+    sampler: Sampler
     memory: RowMemory
     k: int
     logits_differ: float = 0.0
-    sampler: Sampler = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sampler = Sampler(self.sampling, self.pair.target.n_vocab)
 
     def _one(self, prefix: Prefix) -> NDArray[np.float32]:
         tokens = np.concatenate([self.prompt.tokens, np.array(prefix, np.int32)])

@@ -12,7 +12,6 @@ from edgespec.commands.verify.equality import BatchShape, Difference, batch_shap
 from edgespec.core.request import Request
 from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
-from edgespec.llama.context import ContextSettings
 from edgespec.sampling.sampler import Sampling
 
 GREEDY = Sampling(temperature=0)
@@ -62,13 +61,6 @@ class Comparison:
     difference: Difference | None
 
 
-def checking_settings(pair: Pair, prompts: Sequence[TokenizedPrompt]) -> ContextSettings:
-    """Returns the settings of the target's context, with room for no more than the checks evaluate."""
-    room = max(prompt.tokens.size for prompt in prompts) + MOST_TOKENS + 64
-    settings = pair.contexts["target"].settings
-    return replace(settings, n_ctx=min(settings.n_ctx, room))
-
-
 def compare_texts(
     pair: Pair,
     prompts: Sequence[TokenizedPrompt],
@@ -85,7 +77,10 @@ def compare_texts(
     Begins no prompt that would take longer than there is time. Sampling at a temperature is coupled, each
     prompt with a seed of its own.
     """
-    settings, turns, longest = checking_settings(pair, prompts), cycle(ways(pair)), 0.0
+    room = max(prompt.tokens.size for prompt in prompts) + MOST_TOKENS + 64  # for what is replayed
+    settings = pair.contexts["target"].settings
+    settings = replace(settings, n_ctx=min(settings.n_ctx, room))
+    turns, longest = cycle(ways(pair)), 0.0
     what = "greedy texts" if sampling.temperature == 0 else "seeded texts"
     expected = (1 + each) * speed.read * prompts[0].tokens.size + (1 + 3 * each) * speed.token * n_tokens
     for i, prompt in enumerate(prompts):

@@ -31,7 +31,7 @@ from edgespec.server.dialects.llama_cpp.requests import (
 )
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
-from edgespec.server.filling import FillIn, fill_tokens
+from edgespec.server.filling import fill_prompt
 from edgespec.server.media import marked
 from edgespec.server.refusal import Refusal, closed, missing, unsupported
 
@@ -69,8 +69,7 @@ class LlamaCppDialect(Dialect):
     async def infill(self, body: InfillRequest, request: Request) -> Response:
         """Fills the gap between two texts."""
         body.check()
-        fill_tokens(self.answering.loaded())
-        prompt = await FillIn(self.answering).prompt(body, body.limit())
+        prompt = await fill_prompt(self.answering, body, body.limit())
         return await self._answer(body, [prompt], (body.n or 1) > 1, request)
 
     async def _answer(

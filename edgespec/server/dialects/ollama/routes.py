@@ -44,7 +44,7 @@ from edgespec.server.dialects.ollama.requests import (
 )
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.embeddings import Embedded, Text
-from edgespec.server.filling import FillIn, GapFields
+from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader, readers
@@ -116,7 +116,7 @@ class OllamaDialect(Dialect):
         prompt: str | tuple[int, ...] = wanted.prompt or ""
         if wanted.suffix:
             gap = GapFields(input_prefix=wanted.prompt or "", input_suffix=wanted.suffix)
-            prompt = await FillIn(self.answering).prompt(gap, body.limit())
+            prompt = await fill_prompt(self.answering, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         return await self._answer(wanted, body, request, submits, TurnReader(PLAIN.parser({})), chats=False)
 

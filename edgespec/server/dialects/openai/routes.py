@@ -11,7 +11,7 @@ from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.openai.answers import CompletionAnswer
 from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
-from edgespec.server.filling import FillIn, GapFields
+from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.turns import readers
 
 
@@ -67,7 +67,7 @@ class OpenAIDialect(Dialect):
         prompts = body.prompts()
         if body.suffix is not None:
             filled = GapFields(input_prefix=str(prompts[0]), input_suffix=body.suffix)
-            prompts = [await FillIn(self.answering).prompt(filled, body.limit())]
+            prompts = [await fill_prompt(self.answering, filled, body.limit())]
         submits = [
             submit
             for prompt in prompts
@@ -84,7 +84,7 @@ class OpenAIDialect(Dialect):
         if body.seed is None:
             body.seed = body.random_seed
         gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
-        prompt = await FillIn(self.answering).prompt(gap, body.limit())
+        prompt = await fill_prompt(self.answering, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         answer = FillAnswer(self.answering.name(), about.plain_s, body)
         return await self.answering.answer(request, submits, answer, body)
