@@ -34,13 +34,12 @@ class OpenAIDialect(Dialect):
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body.check()
-        about = self.answering.loaded()
         submits, composed = await self.answering.chat_submits(body)
         several = body.parallel_tool_calls is not False
         verbose = self.answering.settings.verbose if body.verbose is None else body.verbose
         answer = ChatAnswer(
             self.answering.name(),
-            about.plain_s,
+            self.answering.loaded().plain_s,
             body,
             turns=readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several),
             prompt=composed.text if verbose else None,
@@ -51,8 +50,8 @@ class OpenAIDialect(Dialect):
     @with_pair
     async def count(self, body: ChatRequest) -> dict[str, int]:
         """Returns how many tokens the prompt of a conversation has; evaluates nothing."""
-        about = self.answering.loaded()
-        return {"n_tokens": await self.answering.n_tokens(body), "n_ctx": about.n_ctx}
+        n_ctx = self.answering.loaded().n_ctx
+        return {"n_tokens": await self.answering.n_tokens(body), "n_ctx": n_ctx}
 
     @with_pair
     async def input_tokens(self, body: ChatRequest) -> dict[str, Any]:
@@ -63,7 +62,6 @@ class OpenAIDialect(Dialect):
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Continues text."""
         body.check()
-        about = self.answering.loaded()
         prompts = body.prompts()
         if body.suffix is not None:
             filled = GapFields(input_prefix=str(prompts[0]), input_suffix=body.suffix)
@@ -74,19 +72,19 @@ class OpenAIDialect(Dialect):
             for submit in body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         ]
         echo = [_shown(submit) for submit in submits] if body.echo else ()
-        answer = CompletionAnswer(self.answering.name(), about.plain_s, body, echo)
+        plain_s = self.answering.loaded().plain_s
+        answer = CompletionAnswer(self.answering.name(), plain_s, body, echo)
         return await self.answering.answer(request, submits, answer, body)
 
     @with_pair
     async def fill(self, body: FillRequest, request: Request) -> Response:
         """Fills the gap between two texts, as Mistral's clients ask for it."""
-        about = self.answering.loaded()
         if body.seed is None:
             body.seed = body.random_seed
         gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
         prompt = await fill_prompt(self.answering, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
-        answer = FillAnswer(self.answering.name(), about.plain_s, body)
+        answer = FillAnswer(self.answering.name(), self.answering.loaded().plain_s, body)
         return await self.answering.answer(request, submits, answer, body)
 
 
