@@ -20,7 +20,6 @@ from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
 from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.routes import OpenAIDialect
-from edgespec.server.dialects.rerank import RerankDialect
 from edgespec.server.dialects.responses.routes import ResponsesDialect
 from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.gate import Gate, refused
@@ -66,8 +65,7 @@ def make_app(
     for routes in (
         OwnRoutes(worker, answering, metrics, state),
         ModelRoutes(answering, metrics.recent),
-        EmbeddingDialect(embeddings),
-        RerankDialect(reranker),
+        EmbeddingDialect(embeddings, reranker),
         *(dialect(answering) for dialect in DIALECTS),
     ):
         app.include_router(routes.routes())
