@@ -43,7 +43,6 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
         "logs",
         "logprobs",
         "engine_status",
-        "parent_process",
         "settings",
         "pairs",
     },

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import peer_command, record, report
+from edgespec.commands.bench import peer_command, report
 from edgespec.commands.bench.about import about, heading
 from edgespec.commands.bench.figures import FEWEST_STEPS, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
@@ -102,7 +102,7 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
     prompts = built_in() if arguments.prompts is None else read_prompts(Path(arguments.prompts))
     json_file = Path(arguments.json) if arguments.json is not None else None
     if json_file:
-        record.check_writable("--json", json_file)
+        report.check_writable("--json", json_file)
     program = peer_command.parse_peer(arguments.peer) if arguments.peer is not None else None
     version = peer_command.version(program) if program else None
     return RunPlan(modes, prompts, arguments.repeat, seconds, json_file, program, version)
@@ -164,7 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
     said = [*measured.troubles, *filter(None, notes), *_cut_short(measured)]
     print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(said)]))
     if wanted.json:
-        record.write(wanted.json, record.document(found, measured, described))
+        report.write(wanted.json, report.document(found, measured, described))
     if measured.samples or measured.cancelled:
         return INTERRUPTED if measured.cancelled else 0
     raise PeerError("nothing was measured: allow more --seconds")

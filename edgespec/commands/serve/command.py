@@ -23,9 +23,9 @@ from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.sampling.settings import IN_FILE, Sampling
+from edgespec.server.announcing import ParentProcess
 from edgespec.server.logs import say, set_up
 from edgespec.server.pairs import Pairs
-from edgespec.server.parent_process import ParentProcess
 from edgespec.server.settings import PROGRAMS, RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import config

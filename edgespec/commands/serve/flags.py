@@ -20,7 +20,7 @@ ENDPOINT = {
     "--canary SHARE 0": "answer this share of requests without speculation, so that /metrics can compare (0)",
     "--log quiet|text|json": "text: also a line per request; json: everything, as one object per line "
     "(quiet)",
-    "--owned": argparse.SUPPRESS,  # see server/parent_process.py
+    "--owned": argparse.SUPPRESS,  # see server/announcing.py
 }
 ENGINE = {
     "--slots N": "requests answered at the same time (4)",

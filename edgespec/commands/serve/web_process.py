@@ -22,12 +22,11 @@ from edgespec.commands.serve.listening import refuse_strangers
 from edgespec.commands.serve.service_manager import keep_told, tell
 from edgespec.commands.serve.settings_in_force import SettingsInForce
 from edgespec.errors import EdgeSpecError
-from edgespec.server.announcing import Announcer
+from edgespec.server.announcing import Announcer, ParentProcess
 from edgespec.server.app import WebApp, make_app
 from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs
-from edgespec.server.parent_process import ParentProcess
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.commands import flags
-from edgespec.commands.bench.record import check_writable, write
+from edgespec.commands.bench.report import check_writable, write
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import built_in

@@ -8,8 +8,7 @@ from fastapi.responses import Response
 from edgespec.engine.messages import Submit
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair
-from edgespec.server.dialects.openai.answers import CompletionAnswer
-from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
+from edgespec.server.dialects.openai.answers import ChatAnswer, CompletionAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
 from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.turns import readers
