@@ -44,6 +44,8 @@ from edgespec_models.shelf import catalogue
 from edgespec_models.shelf.store import Store
 from edgespec_tui.screens.model_shelf import Shelf
 
+pytestmark = pytest.mark.usefixtures("one_oracle")
+
 GIB = 2**30
 ARCHITECTURES: dict[str, Callable[[Path], Path]] = {
     "dense": lambda path: tiny_gguf.write_llama(path, layers=6),

@@ -39,6 +39,8 @@ from edgespec_models.hub.pull import Pull, order, plan_pull
 from edgespec_models.shelf.catalogue import find
 from edgespec_models.shelf.store import Store
 
+pytestmark = pytest.mark.usefixtures("one_oracle")
+
 MB = 1 << 20
 
 
