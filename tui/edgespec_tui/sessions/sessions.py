@@ -11,8 +11,6 @@ file) is reported once, in a sentence, to `on_notice`, from that thread; the cha
 written as soon as that works again.
 """
 
-from __future__ import annotations
-
 import atexit
 import math
 import secrets
