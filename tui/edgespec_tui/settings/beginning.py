@@ -17,7 +17,6 @@ from edgespec.sampling.settings import NUMBERS, Sampling, logit_bias_of, sampler
 from edgespec.system import config
 from edgespec.system.named_file import read_text
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import FILE, AppNames, Settings, read
 from edgespec_tui.settings.values import ANSWER
@@ -125,14 +124,6 @@ def first_conversation(
     for name, value in beginning.explicit.items():
         talk.set(name, value)
     return talk
-
-
-def writable(conversation: Conversation) -> Conversation:
-    """Returns it; raises SessionError if another window writes it."""
-    if conversation.read_only:
-        title = conversation.title or short_title(next((t.text for t in conversation.path()), ""))
-        raise SessionError(f"{title!r} is open in another window: close it there, or start a new chat")
-    return conversation
 
 
 def api_key(arguments: argparse.Namespace) -> str | None:
