@@ -115,11 +115,7 @@ class Sessions:
 
     # -- reading
 
-    def listed(self, *, limit: int = 1000) -> Future[list[Listed]]:
-        """Finds the sessions, the one that changed last first."""
-        return self._asked(lambda connection: rows.listed(connection, limit=limit), reading=True)
-
-    def searched(self, query: str, *, limit: int = 200) -> Future[list[Listed]]:
+    def searched(self, query: str = "", *, limit: int = 1000) -> Future[list[Listed]]:
         """Finds the sessions with every word of `query`, each with an excerpt, the newest first."""
         return self._asked(lambda connection: search.searched(connection, query, limit=limit), reading=True)
 
