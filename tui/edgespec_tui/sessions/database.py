@@ -128,11 +128,17 @@ def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def in_memory() -> sqlite3.Connection:
-    """Returns a connection to an empty database that ends with the program."""
+def in_memory(like: sqlite3.Connection | None = None) -> sqlite3.Connection:
+    """Returns a connection to a database that ends with the program: empty, or a copy of another."""
     connection = connected(":memory:")
-    connection.execute("PRAGMA foreign_keys = ON")
-    migrate(connection, MIGRATIONS)
+    try:
+        if like is not None:
+            like.backup(connection)
+        connection.execute("PRAGMA foreign_keys = ON")
+        migrate(connection, MIGRATIONS)
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 
