@@ -316,6 +316,11 @@ def test_the_command_line_is_parsed_without_llama_cpp() -> None:
     assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded("edgespec.commands.cli")
 
 
+def test_the_chat_begins_without_textual() -> None:
+    """Wrong flags are told, and an engine begins to load, before the app is imported."""
+    assert not {"textual", "rich", "numpy"} & loaded("edgespec_tui.launch")
+
+
 def in_rooms(*rooms: str) -> list[str]:
     return [f"edgespec.{name}" for name in OURS if room(name) in rooms]
 
