@@ -20,10 +20,9 @@ from local_hub import LocalHub
 
 from edgespec.commands import cli
 from edgespec.commands.plan import before_pull, header_fit, heads, measuring, model_cost, pair_plan, rates
-from edgespec.commands.plan.header_fit import fit_of_heads
+from edgespec.commands.plan.header_fit import fit_of_heads, write_stub
 from edgespec.commands.plan.model_cost import ModelCost, Places
 from edgespec.commands.plan.rates import Rate, Rates
-from edgespec.commands.plan.stub import write_stub
 from edgespec.core.loop import Want
 from edgespec.errors import PlanError
 from edgespec.llama.context import Context, ContextSettings
