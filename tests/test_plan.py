@@ -35,9 +35,8 @@ from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_models.gguf.header import Header, Tensor, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
-from edgespec_models.gguf.random_blocks import random_bytes
 from edgespec_models.gguf.reading import Matrix, Reading, reading_of
-from edgespec_models.gguf.uniform import write_uniform
+from edgespec_models.gguf.uniform import random_bytes, write_uniform
 from edgespec_models.hub.hub import Hub
 from edgespec_models.shelf import catalogue
 from edgespec_models.shelf.store import Store
