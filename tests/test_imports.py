@@ -235,7 +235,7 @@ def test_few_modules_touch_llama_cpp() -> None:
     }
     assert touching == LLAMA
     touching = {n for n, path in OF_MODELS.items() if "llama_cpp" in imported(path.read_text())}
-    assert touching == {"distill.native", "distill.hidden"}
+    assert touching == {"distill.hidden"}
 
 
 def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:

@@ -20,10 +20,9 @@ from local_hub import LocalHub
 
 from edgespec.commands import cli
 from edgespec.commands.plan import before_pull, header_fit, heads, measuring, model_cost, pair_plan, rates
-from edgespec.commands.plan.header_fit import fit_of_heads
+from edgespec.commands.plan.header_fit import fit_of_heads, write_stub
 from edgespec.commands.plan.model_cost import ModelCost, Places
 from edgespec.commands.plan.rates import Rate, Rates
-from edgespec.commands.plan.stub import write_stub
 from edgespec.core.loop import Want
 from edgespec.errors import PlanError
 from edgespec.llama.context import Context, ContextSettings
@@ -36,9 +35,8 @@ from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_models.gguf.header import Header, Tensor, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
-from edgespec_models.gguf.random_blocks import random_bytes
 from edgespec_models.gguf.reading import Matrix, Reading, reading_of
-from edgespec_models.gguf.uniform import write_uniform
+from edgespec_models.gguf.uniform import random_bytes, write_uniform
 from edgespec_models.hub.choose_file import Chosen
 from edgespec_models.hub.hub import Hub, HubFile
 from edgespec_models.shelf import catalogue

@@ -33,7 +33,7 @@ from edgespec_models.hub.hub import Hub, HubFile
 from edgespec_models.hub.propose import base_name
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel, find
 from edgespec_models.shelf.pair_check import PairVerdict, check_headers
-from edgespec_models.shelf.room import no_room
+from edgespec_models.shelf.sizes import no_room
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
 
 MOST_JUDGED = 4  # models beside the usual one: each costs some megabytes
