@@ -235,7 +235,7 @@ def test_few_modules_touch_llama_cpp() -> None:
     }
     assert touching == LLAMA
     touching = {n for n, path in OF_MODELS.items() if "llama_cpp" in imported(path.read_text())}
-    assert touching == {"distill.native", "distill.hidden"}
+    assert touching == {"distill.hidden"}
 
 
 def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
@@ -312,6 +312,11 @@ def test_importing_edgespec_loads_nothing_heavy() -> None:
 def test_the_command_line_is_parsed_without_llama_cpp() -> None:
     """`edgespec --help` and a mistyped flag answer at once."""
     assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded("edgespec.commands.cli")
+
+
+def test_the_chat_begins_without_textual() -> None:
+    """Wrong flags are told, and an engine begins to load, before the app is imported."""
+    assert not {"textual", "rich", "numpy"} & loaded("edgespec_tui.launch")
 
 
 def in_rooms(*rooms: str) -> list[str]:
