@@ -43,21 +43,19 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
         "logs",
         "logprobs",
         "engine_status",
-        "parent_process",
         "settings",
         "pairs",
-        "events",
-        "recent",
     },
-    {"json_body", "presence", "worker_process", "media", "remote_media"},
+    {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},
     {"worker_life"},
-    {"supervisor", "bodies", "body_child", "front_page", "embeddings", "early_stream"},
-    {"turns", "choice_results", "generation", "announcing", "gate"},
-    {"dialects.lists", "dialects.numbers"},
+    {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
+    {"turns", "choice_results", "metrics", "generation", "announcing", "gate"},
+    {"event_stream"},
+    {"dialects.fields"},
     {"dialects.structured", "dialects.tools"},
     {"dialects.openai"},
-    {"metrics", "answering", "dialects.embeddings"},
+    {"answering", "dialects.embeddings"},
     {"dialects.translation", "filling"},
     {"dialects"},
     {"model_routes", "own_routes"},
@@ -237,7 +235,7 @@ def test_few_modules_touch_llama_cpp() -> None:
     }
     assert touching == LLAMA
     touching = {n for n, path in OF_MODELS.items() if "llama_cpp" in imported(path.read_text())}
-    assert touching == {"distill.native", "distill.hidden"}
+    assert touching == {"distill.hidden"}
 
 
 def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
