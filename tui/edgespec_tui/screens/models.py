@@ -58,7 +58,6 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
 
     async def on_mount(self) -> None:
         self._shelf.watched = True
-        self.query_one(ProgressBar).display = False
         await self._read()
         self.set_interval(EVERY_S, self._show_pull)
 
