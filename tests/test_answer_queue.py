@@ -255,9 +255,9 @@ async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path
         async with driven(ChatApp(FakeEndpoint(), sessions=sessions, first=Conversation())) as it:
             await it.say("/set seed 1234567")
             await it.told("seed is 1234567")
-            assert sessions.listed().result() == []
+            assert sessions.searched().result() == []
             await it.ask("go")
-            assert [one.title for one in sessions.listed().result()] == ["go"]
+            assert [one.title for one in sessions.searched().result()] == ["go"]
             assert sessions.newest().result().seed == 1234567  # type: ignore[union-attr]
     finally:
         sessions.close()
@@ -347,7 +347,7 @@ async def test_a_chat_is_writable_once_the_other_window_has_gone(
     said = Conversation()
     said.add("user", "there")
     first.save(said)
-    first.listed().result(10)
+    first.searched().result(10)
     assert said.id is not None
     shown = second.loaded(said.id).result(10)
     async with driven(ChatApp(FakeEndpoint(), sessions=second, first=shown)) as it:

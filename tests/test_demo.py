@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import functools
 import re
+import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -23,6 +24,7 @@ from edgespec.commands.cli import main
 from edgespec.errors import EdgeSpecError
 from edgespec.pairs import grown
 from edgespec.pairs.grown import Cost, costs_of, first_that_fits
+from edgespec.system.config import cache_folder
 from edgespec_tui import demo_app
 from edgespec_tui.app import ChatApp
 from edgespec_tui.demo_app import DemoApp
@@ -268,7 +270,8 @@ def test_a_time_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str
 
 @on_a_loop
 async def test_the_demo_runs_for_real() -> None:
-    """At the embedded pair's own cost, so that nothing has to be made."""
+    """At the embedded pair's own cost, so that nothing has to be made; its first start takes a while."""
+    shutil.rmtree(cache_folder() / "pairs")
     said: list[Progress] = []
     preparation = Preparation(said.append, costs=())
     endpoint = await preparation.endpoint()

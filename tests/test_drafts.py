@@ -36,7 +36,7 @@ async def test_a_question_is_saved_before_its_answer_begins(tmp_path: Path) -> N
     async with driven(ChatApp(endpoint, sessions=sessions), ready=False) as it:
         await it.say("early")
         await it.say("and then?")
-        await asyncio.wrap_future(sessions.listed())
+        await asyncio.wrap_future(sessions.searched())
         kept = newest(tmp_path)
         assert [turn.text for turn in kept.turns.values()][:1] == ["early"] and kept.title == "early"
         assert kept.draft == {"text": "and then?"}, "one that waits, too"

@@ -43,21 +43,19 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
         "logs",
         "logprobs",
         "engine_status",
-        "parent_process",
         "settings",
         "pairs",
-        "events",
-        "recent",
     },
-    {"json_body", "presence", "worker_process", "media", "remote_media"},
+    {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},
     {"worker_life"},
-    {"supervisor", "bodies", "body_child", "front_page", "embeddings", "early_stream"},
-    {"turns", "choice_results", "generation", "announcing", "gate"},
-    {"dialects.lists", "dialects.numbers"},
+    {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
+    {"turns", "choice_results", "metrics", "generation", "announcing", "gate"},
+    {"event_stream"},
+    {"dialects.fields"},
     {"dialects.structured", "dialects.tools"},
     {"dialects.openai"},
-    {"metrics", "answering", "dialects.embeddings"},
+    {"answering", "dialects.embeddings"},
     {"dialects.translation", "filling"},
     {"dialects"},
     {"model_routes", "own_routes"},
@@ -314,6 +312,11 @@ def test_importing_edgespec_loads_nothing_heavy() -> None:
 def test_the_command_line_is_parsed_without_llama_cpp() -> None:
     """`edgespec --help` and a mistyped flag answer at once."""
     assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded("edgespec.commands.cli")
+
+
+def test_the_chat_begins_without_textual() -> None:
+    """Wrong flags are told, and an engine begins to load, before the app is imported."""
+    assert not {"textual", "rich", "numpy"} & loaded("edgespec_tui.launch")
 
 
 def in_rooms(*rooms: str) -> list[str]:

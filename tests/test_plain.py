@@ -177,7 +177,7 @@ def test_clear_begins_a_chat_of_its_own(place: Place) -> None:
     talked = place.talk("hello", "/clear", "anew")
     assert talked.asked[-1] == ["anew"]
     sessions = place.sessions()
-    assert [session.title for session in sessions.listed().result(10)] == ["anew", "hello"]
+    assert [session.title for session in sessions.searched().result(10)] == ["anew", "hello"]
     sessions.close()
 
 

@@ -37,10 +37,13 @@ from edgespec_models.gguf.header import Header, Tensor, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
 from edgespec_models.gguf.reading import Matrix, Reading, reading_of
 from edgespec_models.gguf.uniform import random_bytes, write_uniform
-from edgespec_models.hub.hub import Hub
+from edgespec_models.hub.choose_file import Chosen
+from edgespec_models.hub.hub import Hub, HubFile
 from edgespec_models.shelf import catalogue
 from edgespec_models.shelf.store import Store
 from edgespec_tui.screens.model_shelf import Shelf
+
+pytestmark = pytest.mark.usefixtures("one_oracle")
 
 GIB = 2**30
 ARCHITECTURES: dict[str, Callable[[Path], Path]] = {
@@ -218,6 +221,13 @@ def test_a_quantisation_suits_if_only_experts_lie_in_main_memory(
 ) -> None:
     monkeypatch.setattr(header_fit, "pair_fit", lambda *_, **__: fit)
     assert header_fit.suitable([[read_file(small)]]) == grade
+
+
+def test_a_quantisation_does_not_suit_beside_a_projector_that_leaves_no_room(small: Path) -> None:
+    """What a projector takes was not counted, so that one was chosen which did not fit with it."""
+    for size, grade in ((2**20, 2), (2**50, 0)):
+        projector = Chosen((HubFile("a/b", "c", "mmproj.gguf", size, None),), "")
+        assert header_fit.suitable([[read_file(small)]], projector) == grade
 
 
 def test_a_format_that_a_model_hardly_uses_is_not_measured_for_it() -> None:

@@ -19,15 +19,15 @@ from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.race import Lane, Race, compared, drawn, together, verdict
 from edgespec_tui.settings.themes import DARK_TINTS, LIGHT_TINTS
-from edgespec_tui.widgets.answer_body import MARKS, TINTS
+from edgespec_tui.widgets.answer_body import MARKS, TINTS, AnswerBody
 from edgespec_tui.widgets.attached_files import read_file
 from edgespec_tui.widgets.growing import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.markdown_blocks import code_blocks, last_code, whole_block
-from edgespec_tui.widgets.origins import by_character, part, spans
+from edgespec_tui.widgets.origins import part, spans
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, odds_against
 from edgespec_tui.widgets.quiet_moments import QuietMoments
-from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
+from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, Segment
 from edgespec_tui.widgets.slash_commands import parsed
 from edgespec_tui.widgets.turn_writer import known_finish, thoughts_first
 
@@ -37,6 +37,11 @@ LONG_LIST = "".join(f"- item {i} of a list that goes on for long\n" for i in ran
 
 
 # --- segments
+
+
+def segments(text: str) -> list[Segment]:
+    """Returns a text as the body of an answer cuts it."""
+    return AnswerBody(text, (), tinted=False)._segments
 
 
 @pytest.mark.parametrize("text", [PARAGRAPHS, LONG_CODE, LONG_LIST, "short", "", "one\n\ntwo"])
@@ -98,8 +103,8 @@ def test_a_part_of_runs_is_cut_at_both_ends() -> None:
 
 def test_rendered_text_is_found_in_its_source_past_the_signs_of_markdown() -> None:
     source = "It is **so** and `code`"
-    runs = [("model", 8), ("target", 2), ("model", 13)]  # "so" is the target's
-    found, end = spans("It is so and code", source, by_character(runs))
+    origins = ["model"] * 8 + ["target"] * 2 + ["model"] * 13  # "so" is the target's
+    found, end = spans("It is so and code", source, origins)
     assert found == [(0, 6, "model"), (6, 8, "target"), (8, 17, "model")]
     assert source[end:] == "`"
 

@@ -120,8 +120,7 @@ class Client:
         meta: Mapping[str, Any] = about if isinstance(about, dict) else {}
 
         def whole(name: str, *others: str) -> int | None:
-            found = next((v for v in (meta.get(name), *map(told.get, others)) if isinstance(v, int)), None)
-            return found
+            return next((v for v in (meta.get(name), *map(told.get, others)) if isinstance(v, int)), None)
 
         plain, draft = meta.get("plain_s"), meta.get("draft")
         status = told.get("status")

@@ -1,7 +1,5 @@
 """A streamed answer: server-sent events in, rounds and their end out. May be cancelled from any thread."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket

@@ -10,7 +10,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from statistics import mode
 
+from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.commands.output_file import check_output
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
@@ -44,10 +46,7 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument("file", metavar="FILE", help="GGUF file of the model")
     command.add_argument("--to", required=True, choices=NUMBERS, metavar="FORMAT", help=", ".join(NUMBERS))
-    command.add_argument("-o", "--output", metavar="FILE", help="output file (default: beside the model)")
-    command.add_argument(
-        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
-    )
+    add_flags(command, {"-o --output FILE": "output file (default: beside the model)", **THREADS})
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,14 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def number_format(header: Header) -> str:
     """Returns the format of most of a model's matrices. Raises HeaderError."""
-    found: dict[str, int] = {}
-    for tensor in header.tensors:
-        if len(tensor.shape) > 1 and tensor.type in FORMATS:
-            name = FORMATS[tensor.type].name
-            found[name] = found.get(name, 0) + 1
-    if not found:
+    weights = [one.type for one in header.tensors if len(one.shape) > 1 and one.type in FORMATS]
+    if not weights:
         raise HeaderError(f"{header.name} has no weights to convert: name a model")
-    return max(found, key=lambda name: found[name])
+    return FORMATS[mode(weights)].name
 
 
 def most_bytes(header: Header, bits: float) -> int:

@@ -152,11 +152,6 @@ def by_kind(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
     return [[of[i] for of in kinds.values() if i < len(of)] for i in range(longest)]
 
 
-def kinds(prompts: Sequence[Prompt]) -> list[str]:
-    """Returns the kinds there are, in order of first appearance."""
-    return list(dict.fromkeys(prompt.kind for prompt in prompts))
-
-
 def tokenize(pair: Pair, prompts: Iterable[Prompt], *, raw: bool = False) -> dict[str, NDArray[np.int32]]:
     """Returns name -> tokens, by the model's chat template where it has one that takes them.
 
@@ -173,3 +168,11 @@ def tokenize(pair: Pair, prompts: Iterable[Prompt], *, raw: bool = False) -> dic
                 chat = False  # nor does it take the next one, and refusing may take seconds
         tokens[prompt.name] = pair.prompt_tokens(prompt.text, special=True)
     return tokens
+
+
+def fitting(
+    pair: Pair, prompts: Sequence[Prompt], n_tokens: int, *, raw: bool = False
+) -> tuple[list[Prompt], dict[str, NDArray[np.int32]]]:
+    """Returns the prompts that leave room for `n_tokens` in the context, and the tokens of all."""
+    tokens = tokenize(pair, prompts, raw=raw)
+    return [prompt for prompt in prompts if tokens[prompt.name].size + n_tokens <= pair.n_ctx], tokens

@@ -16,13 +16,8 @@ from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
 from edgespec.server.worker_life import PING_S, WorkerLife
 
-SWITCHED = Refusal(
-    503,
-    "the model was unloaded by force: try again, or name the model you want",
-    type="unavailable_error",
-    code="model_switched",
-    retry_s=1,
-)
+_SWITCHED = "the model was unloaded by force: try again, or name the model you want"
+SWITCHED = Refusal(503, _SWITCHED, code="model_switched", retry_s=1)
 
 
 class Supervisor:
@@ -50,6 +45,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self.workers: dict[LoadRequest, WorkerLife] = {}
         self._first = self._last = self.of(load, first=True)  # the last that was begun
+        self.settled = self._first.settled  # the first load has succeeded or failed
 
     def of(self, load: LoadRequest | None, *, first: bool = False) -> WorkerLife:
         """Returns a pair, in memory or not; None is the current one."""
@@ -58,7 +54,7 @@ class Supervisor:
         if load not in self.workers:
 
             def tell(sentence: str) -> None:
-                several = sum(one.in_memory for one in self.workers.values()) > 1
+                several = len(self._in_memory()) > 1
                 self._tell(f"{Path(load.target).name}: {sentence}" if several else sentence)
 
             made = WorkerLife(load, self._moved, first=first, tell=tell, ping_s=self._ping_s)
@@ -71,6 +67,9 @@ class Supervisor:
         """Who answers a request that names no pair: of those that are there, the one wanted last."""
         return max(self.workers.values(), key=lambda worker: (worker.there, worker.begun))
 
+    def _in_memory(self) -> list[WorkerLife]:
+        return [worker for worker in self.workers.values() if worker.in_memory]
+
     @property
     def ended(self) -> bool:
         """True if no more workers will be started."""
@@ -81,17 +80,7 @@ class Supervisor:
         """How many requests are running or waiting."""
         return sum(worker.requests for worker in self.workers.values())
 
-    @property
-    def settled(self) -> asyncio.Event:
-        """Set when the first load has succeeded or failed."""
-        return self._first.settled
-
-    @property
-    def status(self) -> EngineStatus:
-        """The state of the current pair."""
-        return self.status_of(None)
-
-    def status_of(self, load: LoadRequest | None) -> EngineStatus:
+    def status_of(self, load: LoadRequest | None = None) -> EngineStatus:
         """Returns the state of a pair; None is the current one."""
         worker = self.of(load)
         error = self._last.failed.message if self._last.failed else None
@@ -150,7 +139,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Releases the workers, which end after their step."""
-        ending = (self._apart(worker.end("stopped")) for worker in self.workers.values())
+        ending = (self.apart(worker.end("stopped")) for worker in self.workers.values())
         await asyncio.shield(asyncio.gather(*ending))
         for task in self._tasks:
             task.cancel()
@@ -160,12 +149,8 @@ class Supervisor:
         """Loads a pair, and keeps it until the block ends; what was submitted in it keeps it loaded.
 
         load: which; None is the current one. If there is no room, this waits until others are not used, and
-        unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, if the
-        first one is still being loaded, if a worker that died is being restarted, and if it is unloaded by
-        force.
-
-            async with supervisor.lease() as worker:
-                worker.submit(..., listener)
+        unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, or is
+        unloaded by force, and while the first one is being loaded, or a worker that died restarted.
         """
         worker = await self._take(load, force=False)
         try:
@@ -174,10 +159,9 @@ class Supervisor:
             worker.lease(-1)
 
     async def load(self, load: LoadRequest | None = None, *, force: bool = False) -> WorkerLife:
-        """Loads a pair, as `lease` does, and returns it once it is loaded; it is the current one then.
+        """Loads a pair, as `lease` does; it is the current one then. If this is cancelled, loading continues.
 
-        force: ends running and waiting requests with a Refusal where their room is needed. `changes` reports
-        progress. If this is cancelled, loading continues.
+        force: ends running and waiting requests with a Refusal where their room is needed.
         """
         worker = await self._take(load, force=force)
         worker.begun = time.monotonic()
@@ -185,14 +169,9 @@ class Supervisor:
         return worker
 
     async def unload(self, load: LoadRequest | None = None, *, force: bool = False) -> None:
-        """Unloads a pair, or all, when their answers have ended; the next request loads them again.
-
-        force: as for `load`. Does nothing if none is loaded.
-        """
+        """Unloads a pair, or all, if loaded, once their answers have ended. force: as for `load`."""
         async with self._my_turn(force):
-            for worker in [
-                one for one in self.workers.values() if one.in_memory and load in (None, one.load)
-            ]:
+            for worker in [one for one in self._in_memory() if load in (None, one.load)]:
                 if force:
                     worker.refuse(SWITCHED)
                 while not worker.idle:
@@ -220,8 +199,7 @@ class Supervisor:
             worker.lease(1)
         try:
             while worker.state == "loading" and not (worker.first or worker.why):
-                await self._news.wait()
-                self._check(force=True)
+                await self._different(force=True)
                 worker.check()
             if worker.state == "unloaded":
                 assert worker.failed
@@ -236,7 +214,7 @@ class Supervisor:
     async def _make_room(self, wanted: WorkerLife, force: bool) -> None:
         """Unloads others until a pair fits beside them."""
         before, room = -1, False
-        while others := [one for one in self.workers.values() if one.in_memory]:
+        while others := self._in_memory():
             if len(others) != before:
                 before = len(others)
                 room = before < self._most and await self._fits(wanted.load, others)
@@ -286,7 +264,7 @@ class Supervisor:
 
     async def _end(self, worker: WorkerLife) -> None:
         """Unloads a pair. If cancelled, that continues."""
-        await asyncio.shield(self._apart(worker.end("unloaded")))
+        await asyncio.shield(self.apart(worker.end("unloaded")))
 
     def _moved(self) -> None:
         """Wakes who waits for changes, and restarts the idle timer."""
@@ -294,33 +272,28 @@ class Supervisor:
         news.set()
         if self._timer:
             self._timer.cancel()
-            self._timer = None
         if not (self._sleeping or self._closed) and (due := self._due()):
-            wait = min(due.values()) - time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._wake)
+            wait = max(0.0, min(due.values()) - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(wait, lambda: self.apart(self._sleep()))
 
     def _due(self) -> dict[WorkerLife, float]:
         """Returns when pairs that nobody uses are to be unloaded."""
         ready = [one for one in self.workers.values() if one.state == "ready" and one.idle]
         return {one: one.used + one.idle_s for one in ready if one.idle_s is not None}
 
-    def _wake(self) -> None:
-        self._sleeping = True
-        self._apart(self._sleep())
-
     async def _sleep(self) -> None:
-        try:
+        """Unloads what nobody has used for long enough."""
+        self._sleeping = True
+        with contextlib.suppress(Refusal):
             async with self._my_turn(force=False):
                 for worker, at in self._due().items():
                     if at <= time.monotonic():
                         await self._end(worker)
-        except Refusal:
-            pass
-        finally:
-            self._sleeping = False
-            self._moved()
+        self._sleeping = False
+        self._moved()
 
-    def _apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Does what may go on when its caller has left, until the supervisor stops."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -20,7 +20,7 @@ from edgespec.chat.conversation import Composed
 from edgespec.chat.families.deltas import Content
 from edgespec.chat.families.known import HERMES
 from edgespec.core.values import Round
-from edgespec.server.dialects.openai.chat import ChatAnswer
+from edgespec.server.dialects.openai.answers import ChatAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.turns import readers

@@ -106,7 +106,7 @@ class ChatApp(GuardedApp):
 
     def on_load(self) -> None:
         """Takes what was typed until now, just before Textual takes the keyboard."""
-        self.type_first(keys_of(self.typed.taken()))
+        self._keys.extend(keys_of(self.typed.taken()))
 
     def on_mount(self) -> None:
         wanted = self.settings.theme

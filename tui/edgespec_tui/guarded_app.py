@@ -15,7 +15,7 @@ import tempfile
 import time
 import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class GuardedApp(App[int]):
             self.register_theme(theme)
         self.fault: str | None = None  # why the app ended, if it was not asked to
         self._faults: deque[float] = deque(maxlen=MOST_FAULTS)
-        self._keys: deque[events.Event] = deque()
+        self._keys: deque[events.Event] = deque()  # that wait for their turn
         self._in_hand: object | None = None  # the key that is being handled
         self._overdue = False  # it takes too long: later ones do not wait for it
 
@@ -94,10 +94,6 @@ class GuardedApp(App[int]):
         """Returns whether there is something to type into. Until then, keys wait."""
         return True
 
-    def type_first(self, keys: Iterable[events.Event]) -> None:
-        """Puts keys before all that is typed from now on."""
-        self._keys.extend(keys)
-
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Resize):
             event.size = Size(max(event.size.width, NARROWEST), event.size.height)
@@ -112,7 +108,8 @@ class GuardedApp(App[int]):
     async def _next_keys(self) -> None:
         while self._keys and (self._in_hand is None or self._overdue) and self.takes_keys():
             event = self._keys.popleft()
-            if isinstance(self.focused, TextArea | Input) and _is_letter(event):
+            in_text = isinstance(self.focused, TextArea | Input)
+            if in_text and isinstance(event, events.Key) and event.is_printable:  # nothing waits for a letter
                 await super().on_event(event)
                 continue
             screen, nodes = self.screen, (self.focused or self.screen).ancestors_with_self
@@ -128,9 +125,9 @@ class GuardedApp(App[int]):
         for node in nodes:
             if node.call_later(self._hop, key, screen, nodes):
                 return
-        if self._running and self.screen is not screen:
-            if self.screen.call_after_refresh(self._hop, key, self.screen, iter(())):
-                return
+        opened = self._running and self.screen is not screen
+        if opened and self.screen.call_after_refresh(self._hop, key, self.screen, iter(())):
+            return
         if self._in_hand is key:
             self._in_hand, self._overdue = None, False
             self.call_later(self._next_keys)
@@ -251,11 +248,6 @@ class GuardedApp(App[int]):
             self.fault, self._return_code = told(error, "ended the chat"), 1
             self._close_messages_no_wait()
             self.keep_words()
-
-
-def _is_letter(event: events.Event) -> bool:
-    """True for what changes nothing but a text: nothing has to wait for it."""
-    return isinstance(event, events.Key) and event.is_printable
 
 
 def _acts(message: Message) -> bool:

@@ -251,13 +251,11 @@ MARKERS: tuple[tuple[tuple[str, ...], Family], ...] = (
     (("<tool_call>",), HERMES),
     (("python_tag",), LLAMA),
     (("ipython", '"parameters": '), LLAMA),
+    (("<think>",), Family("thinking", thoughts=THINK)),
 )
-THOUGHTS: tuple[tuple[str, Family], ...] = (("<think>", Family("thinking", thoughts=THINK)),)
 
 
 def family_of(template: str) -> Family:
     """Returns the family whose markers are in a chat template; PLAIN if there are none."""
-    for markers, family in MARKERS:
-        if all(marker in template for marker in markers):
-            return family
-    return next((family for marker, family in THOUGHTS if marker in template), PLAIN)
+    found = (family for markers, family in MARKERS if all(marker in template for marker in markers))
+    return next(found, PLAIN)

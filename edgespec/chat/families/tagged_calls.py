@@ -126,7 +126,7 @@ class NestedCall:
             raise NotACall
         yield calls.begin(name)
         schemas, opening = _properties(calls.tools.get(name, {})), "{"
-        while tag := (yield from self._tag(reader)):
+        while tag := (yield from self._inside(reader))[1]:
             if tag.startswith("/"):
                 yield calls.arguments("{}" if opening == "{" else "}")
                 return
@@ -137,11 +137,6 @@ class NestedCall:
             value = yield from self._value(reader, schema, text, inner)
             yield calls.arguments(f"{opening}{as_json(tag)}: {as_json(value)}")
             opening = ", "
-
-    def _tag(self, reader: Reader) -> Steps[str]:
-        """Reads past the next tag and returns its content, "" if none comes."""
-        _, tag = yield from self._inside(reader)
-        return tag or ""
 
     def _inside(self, reader: Reader) -> Steps[tuple[str, str | None]]:
         """Reads past the next tag; returns the text before it, and its content."""
@@ -162,7 +157,7 @@ class NestedCall:
             value = yield from self._value(reader, within if isinstance(within, Mapping) else {}, text, inner)
             fields[tag] = value
             items.append(value)
-            tag = yield from self._tag(reader)
+            _, tag = yield from self._inside(reader)
         return items if set(fields) == {ITEM} and ITEM not in schemas else fields
 
 

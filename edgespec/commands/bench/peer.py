@@ -1,8 +1,5 @@
 """llama-server as a peer: started on the same two files, given the same tokens, timed by its own clock.
 
-    with LlamaServer(PeerSettings(program, target, draft, threads=2, n_ctx=2048)) as server:
-        print(server.complete([1, 2, 3], sampling=Sampling(temperature=0), max_tokens=64).tok_per_s)
-
 Its speed is that of its `timings` field: decoding alone, without HTTP and without the first token, which
 comes from the prompt's evaluation. Invariant: the server never outlives this process (see `keeper`).
 Protocol: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
@@ -21,24 +18,14 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Any
 
 from edgespec.commands.bench import keeper
-from edgespec.commands.bench.peer_command import (
-    HOST,
-    NAME,
-    PeerSettings,
-    command,
-    environment,
-    parse_peer,
-    version,
-)
+from edgespec.commands.bench.peer_command import HOST, NAME, PeerSettings, command, environment
 from edgespec.errors import PeerError
 from edgespec.sampling.settings import NUMBERS, Sampling
-
-__all__ = ["NAME", "Completion", "LlamaServer", "PeerSettings", "command", "parse_peer", "version"]
 
 LOADING_S = 300.0  # a large model from a slow disk
 DYING_S = 1.0  # its death is known a moment after its silence
@@ -63,11 +50,6 @@ class Completion:
     accepted: int
     finish_reason: str
 
-    @property
-    def tok_per_s(self) -> float | None:
-        """Tokens per second after the first; None where there were none."""
-        return self.steps / self.decode_s if self.steps > 0 and self.decode_s > 0 else None
-
 
 class LlamaServer:
     """A running llama-server. Use it in a `with`, or close it; one request at a time.
@@ -91,9 +73,7 @@ class LlamaServer:
     def __enter__(self) -> LlamaServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -216,13 +196,10 @@ def _start(words: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _exchange(port: int, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(HOST, port)
-    try:
+    with closing(http.client.HTTPConnection(HOST, port)) as connection:
         connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
         response = connection.getresponse()
         return response.status, response.read()
-    finally:
-        connection.close()
 
 
 def _understood(status: int, body: bytes) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from edgespec.commands.bench.figures import RoundRecord, Sample
 from edgespec.commands.bench.lines import Line, Unit
-from edgespec.commands.bench.peer import Completion, LlamaServer, PeerSettings
+from edgespec.commands.bench.peer import Completion, LlamaServer
+from edgespec.commands.bench.peer_command import PeerSettings
 from edgespec.core.request import Request
 from edgespec.core.stats import Tally
 from edgespec.core.values import DrafterName, Round
@@ -56,6 +57,11 @@ class Asked:
         return request if line.draft_length is None else replace(request, draft_length=line.draft_length)
 
 
+def _whose(line: Line, unit: Unit, seed: int) -> tuple[int, str, str, str, str, int]:
+    """Returns what a sample begins with."""
+    return unit.number, line.mode, line.name, unit.prompt.name, unit.prompt.kind, seed
+
+
 # ---- our side ---------------------------------------------------------------------------------------------
 
 
@@ -65,6 +71,13 @@ class PairTaker:
     def __init__(self, pair: Pair, asked: Asked, prompts: dict[str, NDArray[np.int32]], cancelled: Cancelled):
         """prompts: name -> tokens."""
         self.pair, self.asked, self.prompts, self.cancelled = pair, asked, prompts, cancelled
+
+    def warm_up(self, unit: Unit) -> None:
+        """Runs our lines of a unit before measuring: this reads files and measures costs."""
+        short = replace(self.asked, max_tokens=WARM_UP_TOKENS)
+        for line in unit.lines:
+            if not line.peer and not self.cancelled():
+                PairTaker(self.pair, short, self.prompts, self.cancelled)(line, unit)
 
     def __call__(self, line: Line, unit: Unit) -> Sample | None:
         prompt = self.prompts[unit.prompt.name]
@@ -83,12 +96,7 @@ class PairTaker:
             return None
         steps = max(0, figures.n_tokens - 1)
         return Sample(
-            unit=unit.number,
-            mode=line.mode,
-            line=line.name,
-            prompt=unit.prompt.name,
-            kind=unit.prompt.kind,
-            seed=self.asked.seed + unit.repeat,
+            *_whose(line, unit, self.asked.seed + unit.repeat),
             n_tokens=figures.n_tokens,
             prompt_tokens=len(prompt),
             ttft_s=figures.ttft_s,
@@ -116,12 +124,8 @@ class RoundWatch:
         now = self._clock()
         seconds, self._last = now - self._last, now
         self.passed += seconds
-        gain = round_.gain
-        self.records.append(
-            RoundRecord(
-                seconds, len(round_.tokens), round_.drafted, round_.accepted, tuple(round_.sources), gain
-            )
-        )
+        counts = len(round_.tokens), round_.drafted, round_.accepted
+        self.records.append(RoundRecord(seconds, *counts, tuple(round_.sources), round_.gain))
 
 
 # ---- the peer's side --------------------------------------------------------------------------------------
@@ -204,12 +208,7 @@ def peer_sample(answer: Completion, line: Line, unit: Unit, seed: int) -> Sample
     """Returns the peer's answer as a sample; it reports neither its rounds nor where its time went."""
     ended = answer.finish_reason == "stop" and not answer.text.strip() == ""
     return Sample(
-        unit=unit.number,
-        mode=line.mode,
-        line=line.name,
-        prompt=unit.prompt.name,
-        kind=unit.prompt.kind,
-        seed=seed,
+        *_whose(line, unit, seed),
         n_tokens=max(0, answer.steps + 1 - ended),
         prompt_tokens=answer.n_prompt,
         ttft_s=answer.prompt_s,

@@ -64,22 +64,18 @@ def program(at: Here) -> list[Finding]:
 def build(said: dict[str, Any], at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
     """Checks whether llama.cpp loads, and uses the processor's features. said: by the child."""
     if reason := said.get("broken") or said.get("error"):
-        return [
-            problem(
-                "build",
-                f"llama-cpp-python cannot be loaded: {reason}",
-                f"reinstall it: {command('CPU', at)}",
-            )
-        ]
+        text = f"llama-cpp-python cannot be loaded: {reason}"
+        return [problem("build", text, f"reinstall it: {command('CPU', at)}")]
     built = set(said["features"])
     text = f"{processor()}; llama.cpp uses {', '.join(said['features']) or 'no special instructions'}"
     missing = [ours for flag, ours in _FEATURES.items() if flag in _cpu_flags(cpuinfo) and ours not in built]
     facts = {"processor": processor(), "features": said["features"], "missing": missing}
     if missing:
-        remedy = f"build it for this processor: {_compiled_here(at)}"
+        text += f"; it was built without {', '.join(missing)}"
+        remedy = f"build it for this processor: {command('CPU', at, compiled=True)}"
         if set(missing) <= {"AVX512", "AVX512_VNNI", "SVE"}:
-            return [note("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
-        return [problem("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
+            return [note("build", text, remedy, **facts)]
+        return [problem("build", text, remedy, **facts)]
     return [good("build", text, **facts)]
 
 
@@ -93,11 +89,6 @@ def arithmetic(found: SelfTest, at: Here) -> list[Finding]:
     if found.sound:
         text += "; models are loaded without its repacked weights, which is slower but correct"
     return [problem("arithmetic", text, f"build it again: {mending(at)}", **facts)]
-
-
-def _compiled_here(at: Here) -> str:
-    """Returns the command that compiles for this very processor; wheels are made for many."""
-    return command("CPU", at, compiled=True)
 
 
 def _cpu_flags(cpuinfo: Path) -> set[str]:

@@ -45,10 +45,15 @@ def need_of_projector(projector: Chosen | None) -> Need | None:
     return Need({RAM: Parts(weights=projector.size)}, 0, "formula") if projector else None
 
 
-def suitable(heads: Sequence[Sequence[Header]], settings: PairSettings | None = None) -> int:
-    """Returns how well models suit this machine: 0 if they do not fit, 1 if layers of the target have to lie
-    in main memory beside a graphics card or the context is short, else 2. Experts may lie there."""
-    fit = fit_of_heads(heads[0], heads[1] if len(heads) > 1 else None, settings)
+def suitable(
+    heads: Sequence[Sequence[Header]],
+    projector: Chosen | None = None,
+    settings: PairSettings | None = None,
+) -> int:
+    """Returns how well models suit this machine beside a projector: 0 if they do not fit, 1 if layers of the
+    target (not its experts) must lie in main memory beside a graphics card or the context is short, else 2.
+    """
+    fit = fit_of_heads(heads[0], heads[1] if len(heads) > 1 else None, settings, need_of_projector(projector))
     if fit is None or not fit.fits:
         return 2 if fit is None else 0
     useful = min(USEFUL_N_CTX, heads[0][0].of_architecture("context_length") or USEFUL_N_CTX)

@@ -1,5 +1,6 @@
 """Requests of other dialects -> chat requests, validated as such."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,23 @@ from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
 from edgespec.server.dialects.openai.requests import ChatRequest
+
+
+def called(id: str, name: str | None, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a call that the assistant made."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+
+
+def function(name: str | None, description: str | None, parameters: object) -> dict[str, Any]:
+    """Returns a tool."""
+    described = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": described}
+
+
+def picture(url: str) -> dict[str, Any]:
+    """Returns a picture as a part of a message."""
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
 def as_chat(fields: Mapping[str, Any]) -> ChatRequest:

@@ -43,14 +43,9 @@ def connecting(url: str, key: str | None) -> Opening:
         except EndpointError as error:
             if error.status not in (401, 403):
                 raise
-            raise EndpointError(
-                f"{client.where} refuses the API key ({error}): give one with EDGESPEC_API_KEY, "
-                "--api-key-file, or --api-key - to be asked for it"
-                if key
-                else f"{client.where} wants an API key: give it with EDGESPEC_API_KEY, --api-key-file, or "
-                "--api-key - to be asked for it",
-                status=error.status,
-            ) from None
+            said = f"refuses the API key ({error}): give one" if key else "wants an API key: give it"
+            how = "with EDGESPEC_API_KEY, --api-key-file, or --api-key - to be asked for it"
+            raise EndpointError(f"{client.where} {said} {how}", status=error.status) from None
 
     return open_
 
@@ -101,10 +96,7 @@ class AttachedEndpoint:
 
     async def restart(self) -> Info:
         """Attaches or starts anew, if the engine is gone."""
-        attached = self._attached
-        if attached is None:
-            return await self.start()
-        return await self._open(attached.again)
+        return await self._open(self._attached.again if self._attached else self._opening)
 
     async def use(self, target: Path, draft: Path | None) -> Info:
         """Releases this engine and continues with one for these files, loaded as the first one was."""

@@ -70,8 +70,6 @@ def _content(path: Path) -> bytes:
     except OSError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
     if not 0 < len(content) <= LARGEST:
-        most = size_text(LARGEST)
-        raise SettingError(
-            f"{path} is empty" if not content else f"{path} has more than {most}: make it smaller"
-        )
+        why = f"has more than {size_text(LARGEST)}: make it smaller" if content else "is empty"
+        raise SettingError(f"{path} {why}")
     return content

@@ -17,9 +17,9 @@ from edgespec_tui.endpoint.engine_state import LENT
 from edgespec_tui.endpoint.model_notes import PULL, note_of
 from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
 from edgespec_tui.plain.plain import PlainChat, one_answer
-from edgespec_tui.sessions.export import on_terminal, rescue
+from edgespec_tui.sessions.export import on_terminal, rescue, title_of
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions, writable
+from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions
 
 
 def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
@@ -54,7 +54,10 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
 def _talk(
     arguments: argparse.Namespace, endpoint: AttachedEndpoint, beginning: Beginning, sessions: Sessions
 ) -> int:
-    conversation = writable(first_conversation(arguments, sessions, beginning))
+    conversation = first_conversation(arguments, sessions, beginning)
+    if conversation.read_only:
+        title = title_of(conversation)
+        raise SessionError(f"{title!r} is open in another window: close it there, or start a new chat")
     once = arguments.prompt is not None
     talking = sys.stdin.isatty() and not once
     piped = arguments.prompt == "-"

@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from textual.worker import Worker, WorkerCancelled
 
-from edgespec.client.answer import Reading
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.screens.chat_context import AnswerStage
@@ -199,14 +198,16 @@ class AnswerQueue:
         assert turn.parent is not None
         before = left_out_before(talk.path(turn.parent))
 
-        def tell(progress: Progress) -> None:
+        def heard(sentence: str) -> None:
             self._stirred = time.monotonic()
-            far = "" if progress.fraction is None else f", {progress.fraction:.0%}"
-            view.show_waiting(progress.text + far)
+            view.show_waiting(sentence)
+
+        def loads(progress: Progress) -> None:
+            heard(progress.text + ("" if progress.fraction is None else f", {progress.fraction:.0%}"))
 
         try:
             last = turn.id if turn.text else turn.parent
-            fitting = await fit(context.engine.endpoint, talk, last, n_ctx=info.n_ctx, on_wait=tell)
+            fitting = await fit(context.engine.endpoint, talk, last, n_ctx=info.n_ctx, on_wait=loads)
         except EdgeSpecError as error:
             await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)
@@ -214,11 +215,6 @@ class AnswerQueue:
         await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)
         self._prompt_tokens = fitting.n_tokens
         view.show_waiting("reading the prompt")
-
-        def tell_reading(reading: Reading) -> None:
-            self._stirred = time.monotonic()
-            view.show_waiting(reading.sentence())
-
         making = TurnWriter(
             context.engine.endpoint,
             talk,
@@ -228,7 +224,7 @@ class AnswerQueue:
             keep=lambda: context.keep(talk),
             plain_s=self._plain_s or info.plain_s,
             since_key=context.moments.since_key,
-            on_reading=tell_reading,
+            on_reading=lambda reading: heard(reading.sentence()),
         )
         self.figures = making.figures
         if lost := making.lost():

@@ -24,6 +24,7 @@ from edgespec_tui.sessions.search import words_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets.key_line import KeyLine
 
+MOST_FOUND, MOST_LISTED = 200, 1000
 SEARCH_AFTER_S = 0.15  # without another key
 
 
@@ -68,7 +69,7 @@ class SessionsScreen(ModalScreen[int | None]):
     async def _fill(self) -> None:
         """Lists what the search finds, and stays on the marked chat."""
         query = self.query_one("#sessions-search", Input).value
-        finding = self._sessions.searched(query) if query.strip() else self._sessions.listed()
+        finding = self._sessions.searched(query, limit=MOST_FOUND if query.strip() else MOST_LISTED)
         try:
             found = await asyncio.wrap_future(finding)
         except SessionError as error:

@@ -68,7 +68,11 @@ def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # conversations are private
     connection = connected(path)
     try:
-        _prepare(connection)
+        # if another program switches to a write-ahead log too, SQLite is busy without waiting
+        begin(connection, "PRAGMA journal_mode = WAL", until=time.monotonic() + BUSY_S)
+        connection.execute("PRAGMA synchronous = NORMAL")  # a power cut costs seconds, never the file
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         version = _format(connection, path, len(migrations))
         if path.stat().st_size <= CHECKED_AT_OPENING:
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
@@ -128,20 +132,18 @@ def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def in_memory() -> sqlite3.Connection:
-    """Returns a connection to an empty database that ends with the program."""
+def in_memory(like: sqlite3.Connection | None = None) -> sqlite3.Connection:
+    """Returns a connection to a database that ends with the program: empty, or a copy of another."""
     connection = connected(":memory:")
-    connection.execute("PRAGMA foreign_keys = ON")
-    migrate(connection, MIGRATIONS)
+    try:
+        if like is not None:
+            like.backup(connection)
+        connection.execute("PRAGMA foreign_keys = ON")
+        migrate(connection, MIGRATIONS)
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    # if another program switches to a write-ahead log too, SQLite is busy without waiting
-    begin(connection, "PRAGMA journal_mode = WAL", until=time.monotonic() + BUSY_S)
-    connection.execute("PRAGMA synchronous = NORMAL")  # a power cut costs seconds, never the file
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
 
 
 def _format(connection: sqlite3.Connection, path: Path, newest: int) -> int:

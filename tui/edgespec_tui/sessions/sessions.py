@@ -11,8 +11,6 @@ file) is reported once, in a sentence, to `on_notice`, from that thread; the cha
 written as soon as that works again.
 """
 
-from __future__ import annotations
-
 import atexit
 import math
 import secrets
@@ -22,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -117,11 +115,7 @@ class Sessions:
 
     # -- reading
 
-    def listed(self, *, limit: int = 1000) -> Future[list[Listed]]:
-        """Finds the sessions, the one that changed last first."""
-        return self._asked(lambda connection: rows.listed(connection, limit=limit), reading=True)
-
-    def searched(self, query: str, *, limit: int = 200) -> Future[list[Listed]]:
+    def searched(self, query: str = "", *, limit: int = 1000) -> Future[list[Listed]]:
         """Finds the sessions with every word of `query`, each with an excerpt, the newest first."""
         return self._asked(lambda connection: search.searched(connection, query, limit=limit), reading=True)
 
@@ -186,7 +180,7 @@ class Sessions:
         title = " ".join(title.split())
 
         def rename(connection: sqlite3.Connection) -> None:
-            with self._ours(id):
+            with self._locks.held(id, keep=id in self._handed):
                 rows.rename(connection, id, title)
                 with self._change:
                     if known := self._handed.get(id):
@@ -201,7 +195,7 @@ class Sessions:
         """
 
         def delete(connection: sqlite3.Connection) -> None:
-            with self._ours(id):
+            with self._locks.held(id, keep=id in self._handed):
                 rows.mark_deleted(connection, id, at=self._clock())
                 self._deleted.add(id)
 
@@ -215,9 +209,6 @@ class Sessions:
             self._deleted.discard(id)
 
         return self._asked(restore, changing=id)
-
-    def _ours(self, id: int) -> AbstractContextManager[None]:
-        return self._locks.held(id, keep=id in self._handed)
 
     # -- the thread
 
@@ -308,16 +299,11 @@ class Sessions:
                 self._told = told
                 self._tell(f"{told}; trying again")
         with self._change:
-            if failed:
-                self._keep_pending(pending)
+            for id, older in pending.items() if failed else ():
+                newer = self._pending.get(id, older)  # what came since
+                self._pending[id] = Changes(newer.head, {**older.turns, **newer.turns})
             if failed or self.storage.waiting:
                 self._due = min(self._due, time.monotonic() + RETRY_S)
-
-    def _keep_pending(self, older: dict[int, Changes]) -> None:
-        """Puts back what could not be written, below what came since."""
-        for id, changes in older.items():
-            newer = self._pending.get(id, changes)
-            self._pending[id] = Changes(newer.head, {**changes.turns, **newer.turns})
 
     def _do(self, work: Callable[[sqlite3.Connection], Any], future: Future[Any], reading: bool) -> None:
         if not future.set_running_or_notify_cancel():

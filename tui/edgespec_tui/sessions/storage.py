@@ -134,11 +134,8 @@ class SessionStorage:
             f"{self._path} cannot be written ({error}): the chat continues in memory and is saved as soon "
             "as there is room"
         )
-        memory = database.connected(":memory:")
-        self._file.backup(memory)
-        memory.execute("PRAGMA foreign_keys = ON")
-        self._memory, self._tried = memory, time.monotonic()
-        return memory
+        self._memory, self._tried = database.in_memory(self._file), time.monotonic()
+        return self._memory
 
     def _return_to_file(self) -> None:
         """Writes to the file what is in memory alone, if that works again."""

@@ -17,7 +17,6 @@ from edgespec.sampling.settings import NUMBERS, Sampling, logit_bias_of, sampler
 from edgespec.system import config
 from edgespec.system.named_file import read_text
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import FILE, AppNames, Settings, read
 from edgespec_tui.settings.values import ANSWER
@@ -45,7 +44,9 @@ def settings_path() -> Path:
 def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Beginning:
     """Returns what flags and settings file ask for. Raises SettingError for a flag that makes no sense."""
     settings, complaints = read(settings_path(), known=known)
-    explicit = {name: _number(arguments, name) for name in ANSWER if getattr(arguments, name) is not None}
+    explicit = {name: value for name in ANSWER if (value := getattr(arguments, name)) is not None}
+    for name, value in explicit.items():
+        ANSWER[name].check("-n" if name == "max_tokens" else name, value)
     sampling = {name: value for name, value in explicit.items() if name in NUMBERS}
     length = arguments.draft_length
     if length is not None:
@@ -58,8 +59,8 @@ def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Be
         settings,
         system=settings.system if arguments.system is None else arguments.system,
         sampling={**settings.sampling, **sampling},
-        seed=_whole(explicit.get("seed", settings.seed)),
-        max_tokens=_whole(explicit.get("max_tokens", settings.max_tokens)),
+        seed=explicit.get("seed", settings.seed),
+        max_tokens=explicit.get("max_tokens", settings.max_tokens),
         speculation=settings.speculation and not plain,
         drafter=drafter,
         draft_length=settings.draft_length if length is None else length,
@@ -74,15 +75,6 @@ def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Be
     return Beginning(settings, options, complaints, explicit, arguments.system)
 
 
-def _number(arguments: argparse.Namespace, name: str) -> float:
-    """Returns the value of a flag; raises SettingError."""
-    value: Any = getattr(arguments, name)
-    if not ANSWER[name].holds(value):
-        shown = "-n" if name == "max_tokens" else name
-        raise SettingError(f"{shown} is {value}: it must be {ANSWER[name].allowed}")
-    return value  # type: ignore[no-any-return]
-
-
 def _beside(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the fields of requests that are not numbers (JSON has no infinity); raises SettingError."""
     bias = logit_bias_of(arguments.logit_bias)
@@ -93,10 +85,6 @@ def _beside(arguments: argparse.Namespace) -> dict[str, Any]:
         "samplers": arguments.samplers and list(sampler_order(arguments.samplers)),
     }
     return {name: value for name, value in fields.items() if value}
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def open_sessions(arguments: argparse.Namespace, *, on_notice: Callable[[str], None]) -> Sessions:
@@ -125,14 +113,6 @@ def first_conversation(
     for name, value in beginning.explicit.items():
         talk.set(name, value)
     return talk
-
-
-def writable(conversation: Conversation) -> Conversation:
-    """Returns it; raises SessionError if another window writes it."""
-    if conversation.read_only:
-        title = conversation.title or short_title(next((t.text for t in conversation.path()), ""))
-        raise SessionError(f"{title!r} is open in another window: close it there, or start a new chat")
-    return conversation
 
 
 def api_key(arguments: argparse.Namespace) -> str | None:

@@ -19,8 +19,8 @@ from edgespec_tui.widgets.block_rows import BlockRows
 from edgespec_tui.widgets.drawn_rows import Listing
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.markdown_blocks import Block, blocks, whole_block
-from edgespec_tui.widgets.origins import by_character, join, part, spans
-from edgespec_tui.widgets.segments import LOOK_EVERY, Segment, cut_of, segments
+from edgespec_tui.widgets.origins import join, part, spans
+from edgespec_tui.widgets.segments import LOOK_EVERY, Segment, cut_of
 
 TINTS = {name: f"on $origin-{name}" for name in ("model", *FREE)}
 MARKS = {name: "italic underline" for name in TINTS}  # without colours
@@ -106,7 +106,7 @@ class AnswerSegment(Column):
         """Colours what this segment shows by who produced it."""
         styles = MARKS if self.app.no_color else TINTS
         source = self.segment.source
-        origins = [""] * len(self.segment.prefix) + by_character(self._runs)
+        origins = [""] * len(self.segment.prefix) + [source for source, n in self._runs for _ in range(n)]
         at, tinted = 0, []
         for block in found:
             at = max(at, block.at)
@@ -149,11 +149,13 @@ class AnswerBody(Column):
 
     def __init__(self, text: str, runs: Runs, *, tinted: bool) -> None:
         super().__init__()
-        self._segments = segments(text) if text else []
+        self._segments: list[Segment] = []
+        self._looked = 0  # characters of the last segment that were searched for a cut
+        if text:
+            self._lengthen(text)
         self._runs = list(runs)
         self._tinted = tinted
         self._first = max(0, len(self._segments) - SHOWN)
-        self._looked = 0  # characters of the last segment that were searched for a cut
 
     def compose(self) -> ComposeResult:
         if self._first:

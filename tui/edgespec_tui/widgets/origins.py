@@ -36,11 +36,6 @@ def part(runs: Runs | Iterable[tuple[str, int]], start: int, end: int) -> list[t
     return found
 
 
-def by_character(runs: Iterable[tuple[str, int]]) -> list[str]:
-    """Returns the source of each character."""
-    return [source for source, n in runs for _ in range(n)]
-
-
 def spans(
     rendered: str, source: str, origins: Sequence[str], start: int = 0
 ) -> tuple[list[tuple[int, int, str]], int]:

@@ -78,15 +78,6 @@ class Segment:
         return self.prefix + self.text
 
 
-def segments(text: str) -> list[Segment]:
-    """Returns a whole text in segments, as streaming it would have cut it."""
-    found, rest = [], Segment(0, "", text)
-    while cut := cut_of(rest):
-        done, rest = cut
-        found.append(done)
-    return [*found, rest]
-
-
 def cut_of(segment: Segment) -> tuple[Segment, Segment] | None:
     """Returns a segment in two, the first as long as one may be; None if it is no longer."""
     if len(segment.text) < LOOK_EVERY:

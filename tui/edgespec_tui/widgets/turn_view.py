@@ -1,7 +1,5 @@
 """A turn on the screen: who speaks, the text, and what can be done with it."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -15,10 +15,10 @@ from edgespec.engine.messages import Loaded, SlotName
 from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.lists import Listed
-from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
+from edgespec.server.dialects.dialect import Dialect, with_pair
+from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings, token_list
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
     InfillRequest,
@@ -28,14 +28,12 @@ from edgespec.server.dialects.llama_cpp.requests import (
     Prompt,
     SlotFile,
     TokenizeRequest,
-    llama_submits,
 )
-from edgespec.server.dialects.llama_cpp.token_list import listed
 from edgespec.server.dialects.openai.answers import FINGERPRINT
-from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of, unsupported
-from edgespec.server.filling import FillIn, fill_tokens
+from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
+from edgespec.server.filling import fill_prompt
 from edgespec.server.media import marked
-from edgespec.server.refusal import Refusal, closed
+from edgespec.server.refusal import Refusal, closed, missing, unsupported
 
 
 class LlamaCppDialect(Dialect):
@@ -52,7 +50,7 @@ class LlamaCppDialect(Dialect):
             ("GET", "/props", self.props),
             ("GET", "/lora-adapters", self.adapters),
             ("POST", "/lora-adapters", self.set_adapters),
-            ("GET", "/slots", self.closed if self.answering.settings.no_slots else self.slots),
+            ("GET", "/slots", self.slots),
             ("POST", "/slots/{slot}", self.slot_action),
         )
 
@@ -71,8 +69,7 @@ class LlamaCppDialect(Dialect):
     async def infill(self, body: InfillRequest, request: Request) -> Response:
         """Fills the gap between two texts."""
         body.check()
-        fill_tokens(self.answering.loaded())
-        prompt = await FillIn(self.answering).prompt(body, body.limit())
+        prompt = await fill_prompt(self.answering, body, body.limit())
         return await self._answer(body, [prompt], (body.n or 1) > 1, request)
 
     async def _answer(
@@ -83,10 +80,10 @@ class LlamaCppDialect(Dialect):
         request: Request,
     ) -> Response:
         about = self.answering.loaded()
-        bias = await self._bias(body)
+        body.logit_bias = await self._bias(body) or None
         submits, texts = [], []
         for prompt in prompts:
-            made = llama_submits(body, prompt, bias=bias, defaults=self.answering.defaults())
+            made = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
         answer = LlamaAnswer(
@@ -129,15 +126,15 @@ class LlamaCppDialect(Dialect):
             return ""  # the worker reports what is wrong with it
         return b"".join(await self.answering.worker.spell(prompt)).decode("utf-8", "replace")
 
-    async def _bias(self, body: LlamaGenerationRequest) -> dict[int, float]:
-        """Returns what is added to logits: each token of a text gets its bias."""
-        found: dict[int, float] = {}
+    async def _bias(self, body: LlamaGenerationRequest) -> dict[str, float]:
+        """Returns what is added to logits, by token id: each token of a text gets its bias."""
+        found: dict[str, float] = {}
         for token, value in body.biased():
             if isinstance(token, str):
                 tokens = await self.answering.worker.tokenize(token, add_bos=False, special=False)
-                found.update(dict.fromkeys(tokens, value))
+                found.update(dict.fromkeys(map(str, tokens), value))
             else:
-                found[token] = value
+                found[str(token)] = value
         return found
 
     # -- tokens and templates
@@ -150,7 +147,7 @@ class LlamaCppDialect(Dialect):
         if not wanted.with_pieces:
             return JSONResponse({"tokens": tokens})
         pieces = await self.answering.worker.spell(tokens)
-        return StreamingResponse(listed(tokens, pieces), media_type="application/json")
+        return StreamingResponse(token_list(tokens, pieces), media_type="application/json")
 
     @with_pair
     async def detokenize(self, wanted: DetokenizeRequest) -> dict[str, str]:
@@ -208,13 +205,15 @@ class LlamaCppDialect(Dialect):
 
         This loads nothing and keeps nothing loaded: to look every few seconds is not to use the model.
         """
+        if self.answering.settings.no_slots:
+            raise closed("/slots", "--no-slots")
         worker = self.answering.named(model).worker
         about = worker.about
         if about is None:
             raise worker.absence()
         busy = worker.requests - worker.waiting
         if fail_on_no_slot and busy == about.slots:
-            raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)
+            raise Refusal(503, "no slot is free: try again in a moment", retry_s=1)
         speculative = about.draft_name is not None
         return JSONResponse(
             [
@@ -246,19 +245,15 @@ class LlamaCppDialect(Dialect):
         self.answering.set_scales(scales_of(wanted, self.answering.scales(), param=None))
         return {"success": True}
 
-    async def closed(self) -> Response:
-        """Refuses to show slots, because the server was started with --no-slots."""
-        raise closed("/slots", "--no-slots")
-
     @with_pair
     async def slot_action(self, slot: int, action: SlotName, body: SlotFile | None = None) -> dict[str, Any]:
         """Saves what a slot holds to a file, restores it from one, or has it forgotten."""
         folder, name = self.answering.settings.slot_folder, body and body.filename
         if folder is None:
             sentence = "slots are not saved, restored or erased here: the server needs --slot-save-path"
-            raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+            raise Refusal(501, sentence, code="unsupported")
         if not name and action != "erase":
-            raise Refusal(400, "filename is missing", param="filename", code="missing_required_parameter")
+            raise missing("filename", "filename is missing")
         path = str(folder / name) if name else ""
         done = await self.answering.worker.slot_action(slot, action, path)
         if action == "erase":

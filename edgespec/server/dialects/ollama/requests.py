@@ -4,25 +4,16 @@ Ollama's `options` are llama.cpp's settings under names of its own. Those that b
 that no longer exist, mean nothing for a request here: the server says so once for each.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictInt, StrictStr
 
-from edgespec.server.dialects.lists import Listed
-from edgespec.server.dialects.numbers import Number, with_numbers
-from edgespec.server.dialects.openai.requests import (
-    ChatRequest,
-    Seed,
-    Speculation,
-    StopText,
-    TokenId,
-    Top,
-)
-from edgespec.server.dialects.translation import as_chat
-from edgespec.server.refusal import Refusal
+from edgespec.server.dialects.fields import Listed, Number, TokenId, with_numbers
+from edgespec.server.dialects.openai.requests import ChatRequest, Seed, Speculation, StopText, Top
+from edgespec.server.dialects.translation import as_chat, called, picture
+from edgespec.server.refusal import missing, unsupported
 
 LONGEST_S = 10**9  # that a model is kept; for longer is for ever
 LATEST = ":latest"  # the tag of a name without one
@@ -190,13 +181,12 @@ class OllamaGenerate(OllamaFields):
     def as_chat(self) -> ChatRequest:
         """Returns it as a chat request; raises RequestValidationError or Refusal."""
         if self.images and self.context:
-            sentence = "context: pictures have no place in earlier turns' tokens, so ask by /api/chat"
-            raise Refusal(400, sentence, param="context", code="unsupported_parameter")
-        if self.template:
-            sentence = (
-                "template: a request brings no template here: `edgespec serve --chat-template` chooses one"
+            raise unsupported(
+                "context", "pictures have no place in earlier turns' tokens, so ask by /api/chat"
             )
-            raise Refusal(400, sentence, param="template", code="unsupported_parameter")
+        if self.template:
+            sentence = "a request brings no template here: `edgespec serve --chat-template` chooses one"
+            raise unsupported("template", sentence)
         system = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*system, {"role": "user", "content": _content(self.prompt, self.images)}]
         return as_chat({**self.fields(), "messages": messages})
@@ -221,7 +211,7 @@ class NamedModel(BaseModel):
     def called(self) -> str:
         """Returns the name; raises Refusal if there is none."""
         if not (self.model or self.name):
-            raise Refusal(400, "model is missing: name one", param="model", code="missing_required_parameter")
+            raise missing("model", "model is missing: name one")
         return (self.model or self.name).removeprefix("hf.co/")  # as Ollama names the hub's repositories
 
 
@@ -230,8 +220,7 @@ def _content(text: str | None, images: Sequence[str] | None) -> str | list[dict[
     if not images:
         return text or ""
     urls = [image if image.startswith("data:") else f"data:image/*;base64,{image}" for image in images]
-    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return [*pictures, {"type": "text", "text": text or ""}]
+    return [*map(picture, urls), {"type": "text", "text": text or ""}]
 
 
 def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any]:
@@ -249,10 +238,9 @@ def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any
 
 
 def _call(call: MadeCall, calls: list[tuple[str, str]]) -> dict[str, Any]:
-    id, name, arguments = call.id or f"call_{len(calls)}", call.function.name, call.function.arguments
+    id, name = call.id or f"call_{len(calls)}", call.function.name
     calls.append((id, name))
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+    return called(id, name, call.function.arguments)
 
 
 def _answered(tool: str | None, calls: list[tuple[str, str]]) -> str:

@@ -21,8 +21,9 @@ from pydantic import BaseModel
 
 from edgespec.chat.families.known import PLAIN
 from edgespec.engine.messages import Prompt, Submit
-from edgespec.server.answering import Answering, Dialect, with_pair
+from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.embeddings import in_pieces, texts_of
 from edgespec.server.dialects.ollama.answers import (
     NANO,
@@ -43,7 +44,7 @@ from edgespec.server.dialects.ollama.requests import (
 )
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.embeddings import Embedded, Text
-from edgespec.server.filling import FillIn, GapFields
+from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader, readers
@@ -110,12 +111,12 @@ class OllamaDialect(Dialect):
         if not (wanted.raw or wanted.suffix):
             submits, composed = await self.answering.chat_submits(body)
             submits = [replace(s, prompt=await self._behind(wanted.context, s)) for s in submits]
-            turn = readers(composed, 1)[0]
+            [turn] = readers(composed, 1)
             return await self._answer(wanted, body, request, submits, turn, chats=False)
         prompt: str | tuple[int, ...] = wanted.prompt or ""
         if wanted.suffix:
             gap = GapFields(input_prefix=wanted.prompt or "", input_suffix=wanted.suffix)
-            prompt = await FillIn(self.answering).prompt(gap, body.limit())
+            prompt = await fill_prompt(self.answering, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         return await self._answer(wanted, body, request, submits, TurnReader(PLAIN.parser({})), chats=False)
 
@@ -242,9 +243,8 @@ class OllamaDialect(Dialect):
 
     async def refused(self, request: Request) -> Response:
         """Refuses what changes or publishes models: their files belong to the hub's cache."""
-        raise _not_here(
-            f"{request.url.path} is not supported: `edgespec rm` and `edgespec pull` manage models"
-        )
+        sentence = f"{request.url.path} is not supported: `edgespec rm` and `edgespec pull` manage models"
+        raise Refusal(501, sentence, code="unsupported")
 
     async def pull(self, wanted: NamedModel) -> Response:
         """Downloads a pair, with the first draft that fits; tells how far it is, in lines or at its end."""
@@ -265,10 +265,6 @@ class OllamaDialect(Dialect):
         if "error" in last:
             raise Refusal(502, last["error"], code="pull_failed")
         return JSONResponse(last)
-
-
-def _not_here(sentence: str) -> Refusal:
-    return Refusal(501, sentence, type="not_supported_error", code="unsupported")
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:

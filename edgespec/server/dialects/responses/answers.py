@@ -11,7 +11,7 @@ from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.dialects.responses.requests import INPUT, KnownTool
-from edgespec.server.events import event
+from edgespec.server.event_stream import event
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
@@ -72,7 +72,8 @@ class ResponseAnswer:
                         yield self._event(name, {**data, **beside})
                 finish = part.round.finish or finish
         except Refusal as refusal:
-            failed = {**self._response("failed", generation), "error": _error(refusal)}
+            error = {"code": "server_error", "message": refusal.message}
+            failed = {**self._response("failed", generation), "error": error}
             yield self._event("response.failed", {"response": failed})
             return
         for last_event in self._end():
@@ -141,15 +142,13 @@ class ResponseAnswer:
         self._items.append(item)
         events.append(self._added(item))
         if kind == "message":
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            events.append(("response.content_part.added", {**_place(item), "content_index": 0, "part": part}))
+            added = {**_place(item), "content_index": 0, "part": _part("")}
+            events.append(("response.content_part.added", added))
         return events
 
     def _added(self, item: Item) -> Event:
-        return "response.output_item.added", {
-            "output_index": item.index,
-            "item": self._item(item, "in_progress"),
-        }
+        whole = self._item(item, "in_progress")
+        return "response.output_item.added", {"output_index": item.index, "item": whole}
 
     def _more(self, text: str) -> list[Event]:
         item = self._items[-1]
@@ -194,24 +193,12 @@ class ResponseAnswer:
         begun = status == "in_progress"
         said = "in_progress" if begun else "completed" if status != "incomplete" else "incomplete"
         if item.kind == "message":
-            part = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
-            return {
-                "type": "message",
-                "id": item.id,
-                "role": "assistant",
-                "status": said,
-                "content": [] if begun else [part],
-            }
+            content = [] if begun else [_part(item.text)]
+            return {"type": "message", "id": item.id, "role": "assistant", "status": said, "content": content}
         if item.kind == "reasoning":
-            part = {"type": "reasoning_text", "text": item.text}
-            return {
-                "type": "reasoning",
-                "id": item.id,
-                "summary": [],
-                "content": [] if begun else [part],
-                "encrypted_content": None,
-                "status": said,
-            }
+            content = [] if begun else [{"type": "reasoning_text", "text": item.text}]
+            told = {"summary": [], "content": content, "encrypted_content": None}
+            return {"type": "reasoning", "id": item.id, **told, "status": said}
         tool = self.tools.get(item.name)
         space = {"namespace": tool.namespace} if tool and tool.namespace else {}
         called = {"id": item.id, "call_id": item.call_id, "name": item.name, "status": said, **space}
@@ -220,16 +207,16 @@ class ResponseAnswer:
         return {"type": "function_call", **called, "arguments": "" if begun else item.text}
 
 
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+
+
 def _place(item: Item) -> dict[str, Any]:
     return {"item_id": item.id, "output_index": item.index}
 
 
 def _status(finish: str | None) -> str:
     return "incomplete" if finish == "length" else "completed"
-
-
-def _error(refusal: Refusal) -> dict[str, Any]:
-    return {"code": "server_error", "message": refusal.message}
 
 
 def _input(arguments: str) -> str:

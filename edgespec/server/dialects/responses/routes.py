@@ -5,8 +5,8 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.responses.answers import ResponseAnswer
 from edgespec.server.dialects.responses.requests import InputRequest, ResponsesRequest
 from edgespec.server.turns import readers
@@ -27,7 +27,6 @@ class ResponsesDialect(Dialect):
     async def respond(self, wanted: ResponsesRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
-        about = self.answering.loaded()
         [submit], composed = await self.answering.chat_submits(body)
         several = body.parallel_tool_calls is not False
         answer = ResponseAnswer(
@@ -35,7 +34,7 @@ class ResponsesDialect(Dialect):
             readers(composed, 1, several=several)[0],
             wanted.echoed(),
             wanted.known_tools(),
-            about.plain_s,
+            self.answering.loaded().plain_s,
             timings=bool(body.timings_per_token),
         )
         return await self.answering.answer(request, [submit], answer, body)
