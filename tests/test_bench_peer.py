@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from edgespec.commands.bench import keeper, peer_command
-from edgespec.commands.bench.peer import LlamaServer, PeerSettings, command, parse_peer
+from edgespec.commands.bench.peer import LlamaServer
+from edgespec.commands.bench.peer_command import PeerSettings, command, parse_peer
 from edgespec.errors import PeerError, SettingError
 from edgespec.sampling.sampler import Sampling
 
@@ -238,7 +239,8 @@ STARTER = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and some shells leave it ignored
 from pathlib import Path
-from edgespec.commands.bench.peer import LlamaServer, PeerSettings
+from edgespec.commands.bench.peer import LlamaServer
+from edgespec.commands.bench.peer_command import PeerSettings
 server = LlamaServer(PeerSettings(Path(sys.argv[1]), Path("big.gguf")))
 print(server.pid, flush=True)
 time.sleep(60)

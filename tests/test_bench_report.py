@@ -14,8 +14,7 @@ from edgespec.commands.bench import record
 from edgespec.commands.bench.figures import Sample
 from edgespec.commands.bench.lines import lines_for
 from edgespec.commands.bench.measure import Measured
-from edgespec.commands.bench.plot import bars
-from edgespec.commands.bench.report import Results, results, tables
+from edgespec.commands.bench.report import Results, bars, results, tables
 from edgespec.errors import SettingError
 
 LINES = lines_for(("greedy", "sampled", "coupled"), sweep=True, peer="llama-server")

@@ -18,14 +18,14 @@ from edgespec.client import state_file
 from edgespec.commands import cli
 from edgespec.commands.doctor import (
     cards,
+    findings,
     machine_checks,
     pair_checks,
-    report,
     speculation_check,
     surroundings,
 )
-from edgespec.commands.doctor.asking import ask
 from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.commands.doctor.llama_child import ask
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import Here, command, installer, wheel_index
 
@@ -364,17 +364,17 @@ def test_the_settings_for_the_hub_are_told(tmp_path: Path) -> None:
 
 def test_a_command_is_never_broken_over_lines() -> None:
     line = "install a build for CUDA: " + command("CUDA", PIP)
-    said = report.lines([problem("graphics", "a card is not used", line)])
+    said = findings.lines([problem("graphics", "a card is not used", line)])
     assert any(text.strip() == command("CUDA", PIP) for text in said), "it can be copied"
 
 
 def test_the_report_counts_problems() -> None:
     found = [good("a", "fine"), note("b", "well", "perhaps"), problem("c", "bad", "mend it")]
-    assert report.verdict(found).startswith("1 problem:")
-    assert report.verdict(found[:2]) == "No problems found."
-    said = json.loads(report.document(found))
+    assert findings.verdict(found).startswith("1 problem:")
+    assert findings.verdict(found[:2]) == "No problems found."
+    said = json.loads(findings.document(found))
     assert said["problems"] == 1 and said["findings"][2]["remedy"] == "mend it"
-    assert report.lines(found)[-1].strip() == "-> mend it"
+    assert findings.lines(found)[-1].strip() == "-> mend it"
 
 
 def test_the_command_tells_all_and_its_exit_code_says_whether_something_is_wrong(

@@ -38,7 +38,7 @@ from edgespec.server.events import NEWLINE
 from edgespec.server.generation import AnswerChoices, GenerationObserver
 from edgespec.server.json_body import n_characters
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import ErrorShape, Refusal, unavailable
+from edgespec.server.refusal import ErrorShape, Refusal, invalid, unavailable
 from edgespec.server.remote_media import fetched
 from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
@@ -200,7 +200,7 @@ class Answering:
             try:
                 form = json_schema(schema, lenient=True)
             except GrammarError as error:
-                raise Refusal(400, f"tools: {error}", param="tools", code="invalid_value") from None
+                raise invalid(f"tools: {error}", "tools") from None
         elif (wanted := body.form()) and composed.family.thoughts:
             form = behind_thoughts(wanted, composed, self.template(self.loaded()))
         submits = body.submits(
@@ -230,15 +230,14 @@ class Answering:
             async with asyncio.timeout(self.settings.request_s):
                 return await lease.__aenter__()
         except TimeoutError:
-            sentence = "the request waited too long for its model: try again in a moment"
-            raise unavailable(sentence) from None
+            raise unavailable("the request waited too long for its model: try again in a moment") from None
 
     def _check_number(self, n: int) -> None:
         """Refuses more answers at once than ever have room, which "try again later" would not help."""
         most = self.worker.load.queue + self.loaded().slots
         if n > most:
             sentence = f"{n} answers are asked for at once: slots and queue of this server hold {most}"
-            raise Refusal(400, f"{sentence} (--slots, --queue)", code="invalid_value")
+            raise invalid(f"{sentence} (--slots, --queue)")
 
     async def answer(
         self,

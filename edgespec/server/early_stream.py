@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from edgespec.server.presence import unless_gone
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, invalid
 
 SIGN_S = 3.0  # before the first sign, and between two
 
@@ -37,7 +37,7 @@ class EarlyStream(Response):
             whole = answer if isinstance(answer, Response) else JSONResponse(answer)
             await whole(scope, receive, go_on)
         except RequestValidationError as error:
-            await send(self._failed(Refusal(400, error.errors()[0]["msg"], code="invalid_value"), scope))
+            await send(self._failed(invalid(error.errors()[0]["msg"]), scope))
         except Refusal as refusal:
             await send(self._failed(refusal, scope))
         finally:

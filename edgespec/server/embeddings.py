@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import EngineDiedError
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, invalid, not_here
 from edgespec.system.json_child import JsonChild
 
 CHILD = "edgespec.llama.embedding_child"
@@ -39,7 +39,7 @@ class Embedded:
             return self
         if not 0 < width < full:
             sentence = f"dimensions is {width}: the model's vectors have {full}, give 1 to {full}"
-            raise Refusal(400, sentence, param="dimensions", code="invalid_value")
+            raise invalid(sentence, "dimensions")
         short = [vector[:width] for vector in self.vectors]
         lengths = [max(sum(x * x for x in vector) ** 0.5, 1e-12) for vector in short]
         return Embedded(
@@ -73,10 +73,10 @@ class Embeddings:
         """Embeds texts. truncate: leave out the end of one that is too long. Raises Refusal."""
         if self.path is None:
             sentence = f"{self.work} needs a model made for it: start `edgespec serve {self.flag} FILE.gguf`"
-            raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+            raise not_here(sentence)
         if not 0 < len(texts) <= MOST:
             sentence = f"{self.field} has {len(texts)} texts: 1 to {MOST:,} may be given at once"
-            raise Refusal(400, sentence, param=self.field, code="invalid_value")
+            raise invalid(sentence, self.field)
         vectors: list[tuple[float, ...]] = []
         n_tokens = 0
         for i in range(0, len(texts), AT_ONCE):

@@ -8,7 +8,7 @@ from edgespec.chat.fill_in import LAST_FILE, REPOSITORY, SNIPPET, Chunk, FillTok
 from edgespec.engine.messages import Loaded
 from edgespec.server.answering import Answering
 from edgespec.server.dialects.lists import Listed
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import not_here
 
 WINDOW = 2048  # tokens around the gap, as llama-server's batch is by default
 EXPECTED = 256  # tokens of an answer whose length is not given
@@ -80,5 +80,5 @@ def fill_tokens(about: Loaded) -> FillTokens:
             f"infill is not supported by {about.name}: its vocabulary has no tokens for filling in; "
             "load a model made for it, such as Qwen2.5-Coder"
         )
-        raise Refusal(501, sentence, type="not_supported_error", code="no_fill_tokens")
+        raise not_here(sentence, "no_fill_tokens")
     return about.fill

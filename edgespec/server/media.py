@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from edgespec.chat.sound import is_sound
 from edgespec.core.attachment import Attachment, Mixed
 from edgespec.engine.media_marks import MARKER
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, invalid
 
 USUAL = "<__media__>"
 
@@ -17,7 +17,7 @@ def marked(text: str, files: Sequence[str], param: str) -> str | Mixed:
     texts = text.replace(USUAL, MARKER).split(MARKER)
     if len(texts) - 1 != len(files):
         sentence = f"{param} has {len(files)} files for {len(texts) - 1} marks ({USUAL}) in the prompt"
-        raise Refusal(400, f"{sentence}: send one for each", param=param, code="invalid_value")
+        raise invalid(f"{sentence}: send one for each", param)
     return Mixed(tuple(texts), tuple(from_base64(file, param) for file in files)) if files else text
 
 
@@ -28,7 +28,12 @@ def from_base64(data: str, param: str) -> Attachment:
     except (binascii.Error, ValueError):
         file = b""
     if not file:
-        raise Refusal(400, f"{param}: a file is not in base64, or empty", param=param, code="invalid_value")
+        raise invalid(f"{param}: a file is not in base64, or empty", param)
+    return attached(file)
+
+
+def attached(file: bytes) -> Attachment:
+    """Returns a file with its kind."""
     return Attachment("sound" if is_sound(file) else "picture", file)
 
 
@@ -39,6 +44,5 @@ def from_url(url: str, param: str) -> Attachment:
         sentence = f"a picture is given as {url[:40]!r}: only data URLs are read here, so send its bytes"
         raise Refusal(400, f"{sentence} (data:image/png;base64,...)", param=param, code="unsupported_value")
     if not head.lower().endswith(";base64"):
-        sentence = "a data URL is not in base64: write data:image/png;base64,..."
-        raise Refusal(400, sentence, param=param, code="invalid_value")
+        raise invalid("a data URL is not in base64: write data:image/png;base64,...", param)
     return from_base64(data, param)

@@ -5,6 +5,7 @@ rate(edgespec_decode_seconds_total) over rate(edgespec_decode_tokens_total), pla
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -61,62 +62,42 @@ class Metrics:
     """The figures of one server, in its own registry."""
 
     def __init__(self, engines: Supervisor) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._requests = Counter("edgespec_requests", "answers ended", ["mode", "finish"], registry=registry)
-        self._refused = Counter("edgespec_refused", "requests refused", ["code"], registry=registry)
-        self._prompt = Counter("llamacpp:prompt_tokens", "prompt tokens evaluated", registry=registry)
-        self._cached = Counter("llamacpp:prompt_tokens_cached", "prompt tokens reused", registry=registry)
-        self._predicted = Counter("llamacpp:tokens_predicted", "tokens generated", registry=registry)
-        self._prompt_s = Counter("llamacpp:prompt_seconds", "time for prompts", registry=registry)
-        self._predicted_s = Counter(
-            "llamacpp:tokens_predicted_seconds", "time for tokens after the first", registry=registry
-        )
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._requests = counter("edgespec_requests", "answers ended", ["mode", "finish"])
+        self._prompt = counter("llamacpp:prompt_tokens", "prompt tokens evaluated")
+        self._cached = counter("llamacpp:prompt_tokens_cached", "prompt tokens reused")
+        self._predicted = counter("llamacpp:tokens_predicted", "tokens generated")
+        self._prompt_s = counter("llamacpp:prompt_seconds", "time for prompts")
+        self._predicted_s = counter("llamacpp:tokens_predicted_seconds", "time for tokens after the first")
         self._read, self._written, self._longest = Window(), Window(), 0
         spec = "llamacpp:spec_decode_num"
-        self._drafts = Counter(f"{spec}_drafts", "drafts verified", registry=registry)
-        self._drafted = Counter(f"{spec}_draft_tokens", "tokens guessed", registry=registry)
-        self._accepted = Counter(f"{spec}_accepted_tokens", "guesses that stayed", registry=registry)
-        self._by_place = Counter(
-            f"{spec}_accepted_tokens_per_pos",
-            "guesses that stayed, by place",
-            ["position"],
-            registry=registry,
-        )
+        self._drafts = counter(f"{spec}_drafts", "drafts verified")
+        self._drafted = counter(f"{spec}_draft_tokens", "tokens guessed")
+        self._accepted = counter(f"{spec}_accepted_tokens", "guesses that stayed")
+        by_place = f"{spec}_accepted_tokens_per_pos"
+        self._by_place = counter(by_place, "guesses that stayed, by place", ["position"])
         self._engines, self.recent = engines, Recent()
         self._plain: dict[WorkerLife, Plain] = {}
-        self._tokens = Counter(
-            "edgespec_decode_tokens", "tokens after the first", ["mode"], registry=registry
-        )
-        self._seconds = Counter("edgespec_decode_seconds", "time for them", ["mode"], registry=registry)
-        self._first = Histogram(
-            "edgespec_ttft_seconds", "from the turn to the first token", buckets=FIRST, registry=registry
-        )
-        self._each = Histogram(
-            "edgespec_tpot_seconds",
-            "time per token after the first",
-            ["mode"],
-            buckets=EACH,
-            registry=registry,
-        )
+        self._tokens = counter("edgespec_decode_tokens", "tokens after the first", ["mode"])
+        self._seconds = counter("edgespec_decode_seconds", "time for them", ["mode"])
+        text = "from the turn to the first token"
+        self._first = histogram("edgespec_ttft_seconds", text, buckets=FIRST)
+        text = "time per token after the first"
+        self._each = histogram("edgespec_tpot_seconds", text, ["mode"], buckets=EACH)
         for name, text, value in (
-            ("edgespec_requests_running", "requests waiting or answered", lambda: engines.requests),
-            ("edgespec_engine_up", "1 where requests are answered", lambda: engines.current.state in ANSWERS),
+            ("requests_running", "requests waiting or answered", lambda: engines.requests),
+            ("engine_up", "1 where requests are answered", lambda: engines.current.state in ANSWERS),
             (
-                "edgespec_engine_restarts",
+                "engine_restarts",
                 "times the engine was started again",
                 lambda: sum(one.restarts for one in engines.workers.values()),
             ),
-            ("edgespec_draft_seconds", "time in the draft, current engine", lambda: engines.current.busy[0]),
-            (
-                "edgespec_verify_seconds",
-                "time in the target, current engine",
-                lambda: engines.current.busy[1],
-            ),
+            ("draft_seconds", "time in the draft, current engine", lambda: engines.current.busy[0]),
+            ("verify_seconds", "time in the target, current engine", lambda: engines.current.busy[1]),
         ):
-            Gauge(name, text, registry=registry).set_function(value)
-
-    def refused(self, code: str) -> None:
-        self._refused.labels(code).inc()
+            Gauge(f"edgespec_{name}", text, registry=self.registry).set_function(value)
 
     def emitted(self, round_: Round) -> None:
         """Counts a round."""

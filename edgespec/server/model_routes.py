@@ -21,7 +21,7 @@ from edgespec.server.events import NEWLINE, done, event
 from edgespec.server.front_page import FILES, FOLDER, HEADERS, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
 from edgespec.server.recent import Recent
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, invalid
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
 
@@ -109,7 +109,7 @@ class ModelRoutes:
 
     async def all(self) -> dict[str, Any]:
         """Lists the pairs, with the engine's state."""
-        return {"object": "list", "data": self._models(), "engine": self._told(self._engines.status)}
+        return {"object": "list", "data": self._models(), "engine": self._told(self._engines.status_of())}
 
     async def change(self, body: ModelChange) -> Response:
         """Loads or unloads; answers when it is done, or with events until it is."""
@@ -130,7 +130,7 @@ class ModelRoutes:
         """Begins to load a pair; its status says when that is done."""
         load = self._pairs.named(body.model)
         if self._engines.of(load).in_memory:
-            raise Refusal(400, "model is already running", param="model", code="invalid_value")
+            raise invalid("model is already running", "model")
         self._apart(self._engines.load(load))
         return {"success": True}
 
@@ -138,7 +138,7 @@ class ModelRoutes:
         """Unloads a pair as soon as nobody uses it."""
         load = self._pairs.named(body.model)
         if not self._engines.of(load).in_memory:
-            raise Refusal(400, "model is not running", param="model", code="invalid_value")
+            raise invalid("model is not running", "model")
         self._apart(self._engines.unload(load))
         return {"success": True}
 

@@ -77,17 +77,34 @@ def _spelt(value: object) -> Iterator[str]:
         yield repr(value[: SHOWN + 1] if isinstance(value, str) else value)
 
 
-def unavailable(message: str, retry_s: float = RETRY_S) -> Refusal:
+def invalid(sentence: str, param: str | None = None) -> Refusal:
+    """A field has a value that cannot be used."""
+    return Refusal(400, sentence, param=param, code="invalid_value")
+
+
+def missing(sentence: str, param: str) -> Refusal:
+    """A field is needed."""
+    return Refusal(400, sentence, param=param, code="missing_required_parameter")
+
+
+def unsupported(param: str, sentence: str) -> Refusal:
+    """A field that another server knows would be ignored here."""
+    return Refusal(400, f"{param}: {sentence}", param=param, code="unsupported_parameter")
+
+
+def not_here(sentence: str, code: str = "unsupported") -> Refusal:
+    """This server does not do that."""
+    return Refusal(NEVER, sentence, type="not_supported_error", code=code)
+
+
+def unavailable(message: str, retry_s: float = RETRY_S, *, code: str = "engine_unavailable") -> Refusal:
     """The engine is not there: loading, restarting or ending."""
-    return Refusal(
-        503, message, type="unavailable_error", code="engine_unavailable", retry_s=max(1, round(retry_s))
-    )
+    return Refusal(503, message, type="unavailable_error", code=code, retry_s=max(1, round(retry_s)))
 
 
 def closed(path: str, flag: str) -> Refusal:
     """A route that this server was started without."""
-    sentence = f"{path} is closed here: the server was started with {flag}"
-    return Refusal(501, sentence, type="not_supported_error", code="closed")
+    return not_here(f"{path} is closed here: the server was started with {flag}", "closed")
 
 
 def from_worker(refused: Refused) -> Refusal:
@@ -103,7 +120,7 @@ def from_worker(refused: Refused) -> Refusal:
             extra=counts,
         )
     if refused.kind == "setting":
-        return Refusal(400, refused.message, code="invalid_value")
+        return invalid(refused.message)
     if refused.kind == "queue_full":
         return Refusal(429, refused.message, type="rate_limit_error", code="queue_full", retry_s=RETRY_S)
     if refused.kind == "draining":

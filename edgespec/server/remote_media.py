@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from edgespec.core.attachment import LARGEST
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, invalid
 
 LONGEST_S = 20.0  # for all pictures of a request
 REDIRECTS = 3
@@ -130,4 +130,4 @@ def _body(answer: http.client.HTTPResponse, host: str, most: int) -> bytes:
 
 
 def _refused(sentence: str) -> Refusal:
-    return Refusal(400, sentence, param="messages", code="invalid_value")
+    return invalid(sentence, "messages")

@@ -13,15 +13,11 @@ from pathlib import Path
 
 from edgespec.engine.messages import LoadRequest
 from edgespec.server.engine_status import EngineStatus
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.worker_life import PING_S, WorkerLife
 
-SWITCHED = Refusal(
-    503,
-    "the model was unloaded by force: try again, or name the model you want",
-    type="unavailable_error",
-    code="model_switched",
-    retry_s=1,
+SWITCHED = unavailable(
+    "the model was unloaded by force: try again, or name the model you want", code="model_switched"
 )
 
 
@@ -86,12 +82,7 @@ class Supervisor:
         """Set when the first load has succeeded or failed."""
         return self._first.settled
 
-    @property
-    def status(self) -> EngineStatus:
-        """The state of the current pair."""
-        return self.status_of(None)
-
-    def status_of(self, load: LoadRequest | None) -> EngineStatus:
+    def status_of(self, load: LoadRequest | None = None) -> EngineStatus:
         """Returns the state of a pair; None is the current one."""
         worker = self.of(load)
         error = self._last.failed.message if self._last.failed else None
@@ -102,7 +93,7 @@ class Supervisor:
         last: dict[LoadRequest, EngineStatus] = {}
         while True:
             news = self._news
-            for worker in [self.of(load)] if load else [*self.workers.values()]:
+            for worker in self._chosen(load):
                 now = self.status_of(worker.load)
                 if now != last.get(worker.load):
                     last[worker.load] = now
@@ -110,6 +101,9 @@ class Supervisor:
             if self.ended:
                 return
             await news.wait()
+
+    def _chosen(self, load: LoadRequest | None) -> list[WorkerLife]:
+        return [self.of(load)] if load else [*self.workers.values()]
 
     def start(self) -> None:
         """Starts the first worker, in the background."""
@@ -190,12 +184,10 @@ class Supervisor:
         force: as for `load`. Does nothing if none is loaded.
         """
         async with self._my_turn(force):
-            for worker in [
-                one for one in self.workers.values() if one.in_memory and load in (None, one.load)
-            ]:
-                if force:
+            for worker in self._chosen(load):
+                if force and worker.in_memory:
                     worker.refuse(SWITCHED)
-                while not worker.idle:
+                while worker.in_memory and not worker.idle:
                     await self._different(force)
                 if worker.in_memory:
                     await self._end(worker)

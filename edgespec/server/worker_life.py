@@ -294,12 +294,5 @@ class WorkerLife(WorkerRequests):
             self._plans_failed += 1
             again += " with less on the graphics card"
         self._tell(f"{self.why}; {again}" + (f"; its last lines:{last}" if last else ""))
-        self.dismiss(
-            Refusal(
-                503,
-                f"the engine stopped while answering: {self.why}",
-                type="server_error",
-                code="engine_died",
-                retry_s=1,
-            )
-        )
+        sentence = f"the engine stopped while answering: {self.why}"
+        self.dismiss(Refusal(503, sentence, type="server_error", code="engine_died", retry_s=1))

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from edgespec.core.attachment import Mixed
 from edgespec.core.values import Emitted, PromptProgress, Started
@@ -24,9 +25,10 @@ from edgespec.engine.messages import (
     ToWorker,
 )
 from edgespec.server.engine_status import State
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, invalid
 from edgespec.server.worker_process import WorkerProcess
 
+_T = TypeVar("_T")
 WorkerEvent = Accepted | Started | PromptProgress | Emitted | Tokenized | Spelt | SlotDone | Refusal
 Listener = Callable[[str, WorkerEvent, float], None]  # id, what, the worker's clock
 
@@ -90,7 +92,7 @@ class WorkerRequests:
         said = await self._tokenized(prompt, add_bos, special)
         if said.n > MOST_TOKENS:
             sentence = f"the text has {said.n:,} tokens, and {MOST_TOKENS:,} are handled at once: shorten it"
-            raise Refusal(400, sentence, code="invalid_value")
+            raise invalid(sentence)
         return tuple(said.tokens)
 
     async def n_tokens(self, prompt: str | Mixed, *, add_bos: bool) -> int:
@@ -98,23 +100,17 @@ class WorkerRequests:
         return (await self._tokenized(prompt, add_bos, special=True)).n
 
     async def _tokenized(self, prompt: str | Mixed, add_bos: bool, special: bool) -> Tokenized:
-        said = await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special))
-        assert isinstance(said, Tokenized)
-        return said
+        return await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special), Tokenized)
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         """Returns the bytes of each token; raises Refusal, also for a token that does not exist."""
-        said = await self._ask(Spell(f"t{next(self._numbers)}", tuple(tokens)))
-        assert isinstance(said, Spelt)
-        return said.pieces
+        return (await self._ask(Spell(f"t{next(self._numbers)}", tuple(tokens)), Spelt)).pieces
 
     async def slot_action(self, slot: int, action: SlotName, path: str) -> SlotDone:
         """Saves a slot's text to a file, restores it, or has it forgotten; raises Refusal."""
-        said = await self._ask(SlotAction(f"t{next(self._numbers)}", slot, action, path))
-        assert isinstance(said, SlotDone)
-        return said
+        return await self._ask(SlotAction(f"t{next(self._numbers)}", slot, action, path), SlotDone)
 
-    async def _ask(self, message: Tokenize | Spell | SlotAction) -> WorkerEvent:
+    async def _ask(self, message: Tokenize | Spell | SlotAction, kind: type[_T]) -> _T:
         if self.state != "ready":
             raise self.absence()
         answer: asyncio.Future[WorkerEvent] = asyncio.get_running_loop().create_future()
@@ -128,9 +124,11 @@ class WorkerRequests:
         self._listeners[message.id] = hear
         self._send(message)
         try:
-            return await answer
+            said = await answer
         finally:
             self.cancel(message.id)
+        assert isinstance(said, kind)
+        return said
 
     def dismiss(self, reason: Refusal) -> None:
         """Ends all waiting requests, with the reason."""

@@ -226,7 +226,7 @@ def test_unloading_gives_the_memory_back_and_the_next_request_loads(
             assert pid and psutil.pid_exists(pid)
             await worker.unload()
             assert asker.ended.is_set() and isinstance(asker.heard[-1], Emitted), "it was waited for"
-            assert worker.status.state == "unloaded" and not psutil.pid_exists(pid)
+            assert worker.status_of().state == "unloaded" and not psutil.pid_exists(pid)
             await worker.unload()  # nothing to do
             again = Asker(worker, "b")
             assert await again.ask() == "one"
@@ -247,11 +247,11 @@ def test_a_pair_that_cannot_be_loaded_gives_way_to_the_one_before(
             with pytest.raises(Refusal, match="broken.gguf") as refused:
                 await worker.load(replace(loads[1], target=str(broken)))
             assert refused.value.code == "model_load_failed"
-            assert worker.status.state == "unloaded" and "broken.gguf" in str(worker.status.error)
+            assert worker.status_of().state == "unloaded" and "broken.gguf" in str(worker.status_of().error)
             asker = Asker(worker, "a")
             assert await asker.ask() == "one"
             await asker.ended.wait()
-            assert worker.status.error is None
+            assert worker.status_of().error is None
 
     asyncio.run(play())
 
@@ -285,7 +285,7 @@ def test_who_gives_up_waiting_leaves_the_turn_to_others(loads: tuple[LoadRequest
             impatient.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await impatient
-            assert worker.status.next is None
+            assert worker.status_of().next is None
             other = Asker(worker, "b")
             assert await other.ask() == "one"
             await asyncio.gather(running.ended.wait(), other.ended.wait())
@@ -392,7 +392,7 @@ def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it
                 await until_is(worker, lambda now: now.state == "ready")
             assert "ran out of memory" in told[0] and "with less on the graphics card" in told[0]
             assert await worker.load(loads[1]) and sent == [0, 1, 2, 0], "another pair begins anew"
-            assert worker.status.load == loads[1]
+            assert worker.status_of().load == loads[1]
 
     asyncio.run(play())
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import peer, record, report
+from edgespec.commands.bench import peer_command, record, report
 from edgespec.commands.bench.about import about, heading
-from edgespec.commands.bench.figures import FEWEST_STEPS, Sample, summary
+from edgespec.commands.bench.figures import FEWEST_STEPS, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, Take, measure
 from edgespec.commands.bench.progress import RunProgress
@@ -62,13 +62,11 @@ class RunPlan:
 def plan(arguments: argparse.Namespace) -> RunPlan:
     """Reads the flags. Raises SettingError for whatever would fail later, and PeerError."""
     if arguments.no_draft or arguments.drafter == "none" or arguments.draft_length == 0:
-        raise SettingError(
-            "bench compares speculation with plain decoding: leave out the flag that turns it off"
-        )
+        sentence = "bench compares speculation with plain decoding: leave out the flag that turns it off"
+        raise SettingError(sentence)
     if arguments.max_tokens <= FEWEST_STEPS:
-        raise SettingError(
-            f"-n is {arguments.max_tokens}: measuring a speed needs {FEWEST_STEPS + 1} tokens or more"
-        )
+        needed = f"measuring a speed needs {FEWEST_STEPS + 1} tokens or more"
+        raise SettingError(f"-n is {arguments.max_tokens}: {needed}")
     if arguments.repeat < 1:
         raise SettingError(f"--repeat is {arguments.repeat}: it must be 1 or more")
     seconds = arguments.seconds
@@ -85,8 +83,8 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
     json_file = Path(arguments.json) if arguments.json is not None else None
     if json_file:
         record.check_writable("--json", json_file)
-    program = peer.parse_peer(arguments.peer) if arguments.peer is not None else None
-    version = peer.version(program) if program else None
+    program = peer_command.parse_peer(arguments.peer) if arguments.peer is not None else None
+    version = peer_command.version(program) if program else None
     return RunPlan(modes, prompts, arguments.repeat, seconds, json_file, program, version)
 
 
@@ -153,21 +151,23 @@ def run(arguments: argparse.Namespace) -> int:
             modes,
             sweep=arguments.sweep,
             draft_length=arguments.draft_length,
-            peer=peer.NAME if wanted.peer else None,
+            peer=peer_command.NAME if wanted.peer else None,
         )
         units = units_for(prompts, lines, repeats=wanted.repeats, rng=np.random.default_rng(seed))
         ours = PairTaker(pair, asked, tokens, interrupt)
+        takers: dict[bool, Take] = {False: ours}  # by whether a line is the peer's
         theirs = None
         if wanted.peer:
             settings = _peer_settings(arguments, pair, wanted.peer)
             theirs = peers.enter_context(PeerTaker(settings, lines, asked, tokens, interrupt))
+            takers[True] = theirs
         progress = RunProgress(len(units), wanted.seconds)
         _warm_up(ours, asked, units, interrupt)
         if theirs:
             theirs.warm_up(lines)
         measured = measure(
             units,
-            _either(ours, theirs),
+            lambda line, unit: takers[line.peer](line, unit),
             budget_s=wanted.seconds,
             cancelled=interrupt,
             on_progress=progress.show,
@@ -218,18 +218,8 @@ def _warm_up(ours: PairTaker, asked: Asked, units: list[Unit], cancelled: Interr
             short(line, units[0])
 
 
-def _either(ours: PairTaker, theirs: PeerTaker | None) -> Take:
-    def take(line: Line, unit: Unit) -> Sample | None:
-        if not line.peer:
-            return ours(line, unit)
-        assert theirs is not None
-        return theirs(line, unit)
-
-    return take
-
-
-def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> peer.PeerSettings:
-    return peer.PeerSettings(
+def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> peer_command.PeerSettings:
+    return peer_command.PeerSettings(
         program=program,
         target=pair.target.path,
         draft=pair.draft.path if pair.draft else None,
@@ -263,16 +253,11 @@ def _others_note(measured: Measured, before: float) -> str:
 
 
 def _tell(
-    measured: Measured,
-    lines: list[Line],
-    wanted: RunPlan,
-    described: dict[str, Any],
-    notes: list[str],
+    measured: Measured, lines: list[Line], wanted: RunPlan, described: dict[str, Any], notes: list[str]
 ) -> int:
     found = report.results(measured.samples, lines)
-    head = heading(measured, described)
-    notes = _notes(measured, notes)
-    print("\n".join([*head, *report.tables(found), *_wrapped(notes)]))
+    said = _wrapped(_notes(measured, notes))
+    print("\n".join([*heading(measured, described), *report.tables(found), *said]))
     if wanted.json:
         record.write(wanted.json, record.document(found, measured, described))
     if measured.samples or measured.cancelled:

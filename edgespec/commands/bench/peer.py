@@ -21,24 +21,15 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
 from typing import IO, Any
 
 from edgespec.commands.bench import keeper
-from edgespec.commands.bench.peer_command import (
-    HOST,
-    NAME,
-    PeerSettings,
-    command,
-    environment,
-    parse_peer,
-    version,
-)
+from edgespec.commands.bench.peer_command import HOST, NAME, PeerSettings, command, environment
 from edgespec.errors import PeerError
 from edgespec.sampling.settings import NUMBERS, Sampling
-
-__all__ = ["NAME", "Completion", "LlamaServer", "PeerSettings", "command", "parse_peer", "version"]
 
 LOADING_S = 300.0  # a large model from a slow disk
 DYING_S = 1.0  # its death is known a moment after its silence
@@ -216,13 +207,10 @@ def _start(words: Sequence[str], log: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _exchange(port: int, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(HOST, port)
-    try:
+    with closing(http.client.HTTPConnection(HOST, port)) as connection:
         connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
         response = connection.getresponse()
         return response.status, response.read()
-    finally:
-        connection.close()
 
 
 def _understood(status: int, body: bytes) -> dict[str, Any]:

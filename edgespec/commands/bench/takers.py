@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from edgespec.commands.bench.figures import RoundRecord, Sample
 from edgespec.commands.bench.lines import Line, Unit
-from edgespec.commands.bench.peer import Completion, LlamaServer, PeerSettings
+from edgespec.commands.bench.peer import Completion, LlamaServer
+from edgespec.commands.bench.peer_command import PeerSettings
 from edgespec.core.request import Request
 from edgespec.core.stats import Tally
 from edgespec.core.values import DrafterName, Round
@@ -116,12 +117,8 @@ class RoundWatch:
         now = self._clock()
         seconds, self._last = now - self._last, now
         self.passed += seconds
-        gain = round_.gain
-        self.records.append(
-            RoundRecord(
-                seconds, len(round_.tokens), round_.drafted, round_.accepted, tuple(round_.sources), gain
-            )
-        )
+        counts = len(round_.tokens), round_.drafted, round_.accepted
+        self.records.append(RoundRecord(seconds, *counts, tuple(round_.sources), round_.gain))
 
 
 # ---- the peer's side --------------------------------------------------------------------------------------
@@ -202,7 +199,7 @@ class PeerTaker:
 
 def peer_sample(answer: Completion, line: Line, unit: Unit, seed: int) -> Sample:
     """Returns the peer's answer as a sample; it reports neither its rounds nor where its time went."""
-    ended = answer.finish_reason == "stop" and not answer.text.strip() == ""
+    ended = answer.finish_reason == "stop" and answer.text.strip() != ""
     return Sample(
         unit=unit.number,
         mode=line.mode,

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 
 from edgespec.commands import flags
-from edgespec.commands.doctor import machine_checks, pair_checks, report, surroundings
-from edgespec.commands.doctor.asking import ask
+from edgespec.commands.doctor import machine_checks, pair_checks, surroundings
 from edgespec.commands.doctor.cards import cards
-from edgespec.commands.doctor.findings import Finding, problem
+from edgespec.commands.doctor.findings import Finding, document, lines, problem, problems, verdict
+from edgespec.commands.doctor.llama_child import ask
 from edgespec.commands.doctor.speculation_check import speculation
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
@@ -32,13 +32,8 @@ def add(command: argparse.ArgumentParser) -> None:
     group = command.add_argument_group("doctor")
     group.add_argument("--json", action="store_true", help="print one JSON object, for programs")
     group.add_argument("--no-measure", action="store_true", help="skip the measurement")
-    group.add_argument(
-        "--seconds",
-        type=float,
-        default=10.0,
-        metavar="S",
-        help="time limit of the measurement, loading excluded (10)",
-    )
+    limit = "time limit of the measurement, loading excluded (10)"
+    group.add_argument("--seconds", type=float, default=10.0, metavar="S", help=limit)
     command.set_defaults(drafter="auto")
     flags.add_model(command, media=True)
 
@@ -59,10 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
         return INTERRUPTED
     StatusLine().clear()
     if arguments.json:
-        print(report.document(found))
+        print(document(found))
     else:
-        print("\n".join([*report.lines(found), "", report.verdict(found)]))
-    return int(any(finding.status == "problem" for finding in found))
+        print("\n".join([*lines(found), "", verdict(found)]))
+    return int(problems(found) > 0)
 
 
 def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
@@ -82,7 +77,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     yield machine_checks.memory()
     machines = machine_checks.others(settings.rpc, said, at)
     yield machines
-    loads = "devices" in said and not any(finding.status == "problem" for finding in machines)
+    loads = "devices" in said and not problems(machines)
     yield from _of_the_pair(arguments, loads)
     yield surroundings.endpoint()
     yield surroundings.hub()
@@ -99,10 +94,10 @@ def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Fi
         return
     found = pair_checks.pair(target, draft) + pair_checks.projector(target, settings.mmproj)
     yield found
-    if not loads or any(finding.status == "problem" for finding in found):
+    if not loads or problems(found):
         return
     found = pair_checks.fit(target, draft, settings)
     yield found
-    if not arguments.no_measure and not any(finding.status == "problem" for finding in found):
+    if not arguments.no_measure and not problems(found):
         StatusLine().show("measuring speculation ...")
         yield speculation(target, draft, settings, arguments.seconds)

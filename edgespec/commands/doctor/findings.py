@@ -1,9 +1,17 @@
-"""What a check found."""
+"""What checks found, and how it is told: text for people, an object for programs."""
 
-from dataclasses import dataclass, field
+import json
+import shutil
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from edgespec import __version__
+
 Status = Literal["good", "note", "problem"]
+WIDTH = 100  # of lines, if the terminal is no narrower
+MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +41,63 @@ def note(topic: str, text: str, remedy: str = "", **facts: Any) -> Finding:
 def problem(topic: str, text: str, remedy: str, **facts: Any) -> Finding:
     """Returns a finding that should be fixed."""
     return Finding(topic, "problem", text, remedy, facts)
+
+
+def problems(findings: Sequence[Finding]) -> int:
+    """Returns how many should be fixed."""
+    return sum(finding.status == "problem" for finding in findings)
+
+
+def lines(findings: Sequence[Finding]) -> list[str]:
+    """Returns the findings as lines, each under its topic, remedies beneath."""
+    said: list[str] = []
+    topic_width = max(len(finding.topic) for finding in findings) + 2
+    topic = ""
+    for finding in findings:
+        head = finding.topic if finding.topic != topic else ""
+        topic = finding.topic
+        lead = f"{MARKS[finding.status]}  {head:<{topic_width}}"
+        said += _wrapped(finding.text, lead)
+        if finding.remedy:
+            said += _wrapped(f"-> {finding.remedy}", " " * len(lead), deeper=3)
+    return said
+
+
+def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
+    """Wraps a sentence, but never inside a command, so that it can be copied."""
+    before, colon, after = text.partition(": ")
+    if deeper and _is_command(after):
+        return [*_wrapped(before + ":", lead, deeper=deeper), " " * (len(lead) + deeper) + after]
+    return textwrap.wrap(
+        before + colon + after,
+        _width(),
+        initial_indent=lead,
+        subsequent_indent=" " * (len(lead) + deeper),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _width() -> int:
+    return max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+
+
+def _is_command(text: str) -> bool:
+    return " install " in text and "llama-cpp-python" in text
+
+
+def verdict(findings: Sequence[Finding]) -> str:
+    """Returns the last line: is anything wrong?"""
+    if not (n := problems(findings)):
+        return "No problems found."
+    return f"{n} problem{'s' if n > 1 else ''}: marked !! above, with what to do after ->."
+
+
+def document(findings: Sequence[Finding]) -> str:
+    """Returns all as JSON."""
+    said = {
+        "edgespec": __version__,
+        "problems": problems(findings),
+        "findings": [asdict(finding) for finding in findings],
+    }
+    return json.dumps(said, indent=1, default=str)

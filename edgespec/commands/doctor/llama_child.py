@@ -1,16 +1,26 @@
 """The doctor's child process: loads llama.cpp, reports its build, or measures a pair.
 
-Prints one JSON object. llama.cpp may abort it at any time; the doctor then says so.
+llama.cpp may abort it at any time; whoever asks it then hears so.
 """
 
 import time
 from dataclasses import asdict
 from typing import Any
 
-from edgespec.system.json_child import answer_questions
+from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild, answer_questions
 
+CHILD = "edgespec.commands.doctor.llama_child"
 SEVERAL = 6  # prompts
 LEAST_TOKENS = 16  # of an answer
+
+
+def ask(asked: dict[str, Any], *, timeout: float = LONGEST_S) -> dict[str, Any]:
+    """Returns the child's answer; {"error": sentence} if it refuses, dies or takes too long."""
+    with JsonChild(CHILD, longest_s=timeout) as child:
+        try:
+            return child.ask(asked)
+        except ChildDiedError as error:
+            return {"broken" if error.by_itself else "error": str(error)}
 
 
 def build() -> dict[str, Any]:

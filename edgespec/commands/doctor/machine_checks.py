@@ -64,22 +64,16 @@ def program(at: Here) -> list[Finding]:
 def build(said: dict[str, Any], at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
     """Checks whether llama.cpp loads, and uses the processor's features. said: by the child."""
     if reason := said.get("broken") or said.get("error"):
-        return [
-            problem(
-                "build",
-                f"llama-cpp-python cannot be loaded: {reason}",
-                f"reinstall it: {command('CPU', at)}",
-            )
-        ]
+        text = f"llama-cpp-python cannot be loaded: {reason}"
+        return [problem("build", text, f"reinstall it: {command('CPU', at)}")]
     built = set(said["features"])
     text = f"{processor()}; llama.cpp uses {', '.join(said['features']) or 'no special instructions'}"
     missing = [ours for flag, ours in _FEATURES.items() if flag in _cpu_flags(cpuinfo) and ours not in built]
     facts = {"processor": processor(), "features": said["features"], "missing": missing}
-    if missing:
-        remedy = f"build it for this processor: {_compiled_here(at)}"
-        if set(missing) <= {"AVX512", "AVX512_VNNI", "SVE"}:
-            return [note("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
-        return [problem("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
+    if missing:  # wheels are made for many processors
+        remedy = f"build it for this processor: {command('CPU', at, compiled=True)}"
+        tell = note if set(missing) <= {"AVX512", "AVX512_VNNI", "SVE"} else problem
+        return [tell("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
     return [good("build", text, **facts)]
 
 
@@ -95,37 +89,25 @@ def arithmetic(found: SelfTest, at: Here) -> list[Finding]:
     return [problem("arithmetic", text, f"build it again: {mending(at)}", **facts)]
 
 
-def _compiled_here(at: Here) -> str:
-    """Returns the command that compiles for this very processor; wheels are made for many."""
-    return command("CPU", at, compiled=True)
-
-
 def _cpu_flags(cpuinfo: Path) -> set[str]:
     """Returns the processor's features (Linux only: elsewhere nothing is known to be missing)."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
         return set()
+    said = (line.partition(":") for line in lines)
     return {
-        flag
-        for line in lines
-        if line.partition(":")[0].strip() in ("flags", "Features")
-        for flag in line.partition(":")[2].split()
+        flag for name, _, flags in said if name.strip() in ("flags", "Features") for flag in flags.split()
     }
 
 
 def graphics(cards: Sequence[Card], said: dict[str, Any], at: Here) -> list[Finding]:
     """Compares the cards of the machine with those that llama.cpp uses."""
     used = [device for device in said.get("devices", ()) if device["kind"] in ("gpu", "igpu")]
-    found = [
-        good(
-            "graphics",
-            f"{device['name']}: {device['description']}, {device['free'] / 2**30:.1f} of "
-            f"{device['total'] / 2**30:.1f} GiB free",
-            **device,
-        )
-        for device in used
-    ]
+    found = []
+    for device in used:
+        free = f"{device['free'] / 2**30:.1f} of {device['total'] / 2**30:.1f} GiB free"
+        found.append(good("graphics", f"{device['name']}: {device['description']}, {free}", **device))
     covered = {BACKEND_NAMES.get(device["backend"]) for device in used}
     for card in cards:
         if not covered & set(card.backends):
@@ -158,9 +140,8 @@ def others(rpc: Sequence[str], said: dict[str, Any], at: Here) -> list[Finding]:
         try:
             devices = ask(machine)
         except MachineLostError as error:
-            found.append(
-                problem("machines", str(error), "start it, or leave it out of --rpc", machine=machine)
-            )
+            remedy = "start it, or leave it out of --rpc"
+            found.append(problem("machines", str(error), remedy, machine=machine))
             continue
         memory = [f"{device.free / 2**30:.1f} of {device.total / 2**30:.1f} GiB free" for device in devices]
         free = [device.free for device in devices]
@@ -176,14 +157,12 @@ def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
     logical = os.cpu_count() or cores
     facts = {"threads": wanted, "cores": cores, "logical": logical, "busy": round(busy, 2)}
     text = f"{wanted} ({by}); {cores} fast physical cores are available, {logical} logical ones in all"
-    found: list[Finding]
+    found = [good("threads", text, **facts)]
     if wanted > cores:
         remedy = f"leave {by} out, or give {cores}: threads that share a core wait for each other"
         found = [problem("threads", text, remedy, **facts)]
     elif wanted < cores:
         found = [note("threads", text, f"leave {by} out to use all {cores}", **facts)]
-    else:
-        found = [good("threads", text, **facts)]
     if busy >= BUSY_CORES:
         remedy = "close other programs: llama.cpp is only as fast as its slowest core"
         found.append(note("threads", f"other programs keep {busy:.1f} cores busy", remedy, busy=busy))

@@ -4,8 +4,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from edgespec.commands.doctor.asking import ask
 from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.commands.doctor.llama_child import ask
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.other_programs import BUSY_CORES
 
@@ -44,14 +44,14 @@ def judged(said: dict[str, Any], *, has_draft: bool) -> list[Finding]:
 
 def _on(said: dict[str, Any], has_draft: bool) -> Finding:
     guessers = {name: n for name, n in said["sources"].items() if n and name != "target"}
-    if not said["drafted"]:
+    n = said["drafted"]
+    if not n:
         text = "speculation is on, and nothing was guessed: guesses were found not to pay off here"
         return note("speculation", text, _why_not(said), drafted=0)
-    n = said["drafted"]
     text = f"speculation is on: {n} token{'s'[: n != 1]} guessed, {said['accepted']} accepted"
     if guessers:
         text += " (" + ", ".join(f"{name} {n}" for name, n in sorted(guessers.items())) + ")"
-    return good("speculation", text, drafted=said["drafted"], accepted=said["accepted"], has_draft=has_draft)
+    return good("speculation", text, drafted=n, accepted=said["accepted"], has_draft=has_draft)
 
 
 def _pays(said: dict[str, Any]) -> Finding:

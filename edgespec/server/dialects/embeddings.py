@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, StrictInt, StrictStr
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.embeddings import Embeddings, Text
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import missing
 
 ROWS = 8  # vectors that are written at once
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
@@ -34,9 +34,7 @@ class EmbeddingRequest(BaseModel):
         """Returns the texts one by one; raises Refusal for none."""
         given = self.content if self.input is None else self.input
         if given is None:
-            raise Refusal(
-                400, "input is missing: give a text", param="input", code="missing_required_parameter"
-            )
+            raise missing("input is missing: give a text", "input")
         return texts_of(given)
 
 
@@ -81,7 +79,9 @@ class EmbeddingDialect:
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-def in_pieces(name: str | None, rows: Iterable[object], beside: dict[str, Any]) -> Response:
+def in_pieces(
+    name: str | None, rows: Iterable[object], beside: dict[str, Any], *, at_once: int = ROWS
+) -> Response:
     """Returns rows as JSON, a few at a time: writing millions of numbers at once would keep others waiting.
 
     name: the field they are, after those in `beside`; None: they are all there is.
@@ -91,7 +91,7 @@ def in_pieces(name: str | None, rows: Iterable[object], beside: dict[str, Any]) 
     async def pieces() -> AsyncIterator[str]:
         yield head
         left, before = iter(rows), ""
-        while some := list(islice(left, ROWS)):
+        while some := list(islice(left, at_once)):
             yield before + json.dumps(some)[1:-1]
             before = ", "
             await asyncio.sleep(0)

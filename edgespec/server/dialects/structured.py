@@ -1,12 +1,14 @@
 """The form of an answer, in the fields of OpenAI, llama.cpp and vLLM."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictStr
 
 from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import Grammar, any_json_object, grammar_text, json_schema, one_of
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import invalid, missing
 
 Schema = dict[str, Any] | bool
 Choices = Annotated[list[StrictStr], Field(min_length=1, max_length=1000)]
@@ -55,76 +57,51 @@ class FormFields(BaseModel):
     def form(self) -> Grammar | None:
         """Returns the grammar of the answer, None for any text. Raises Refusal."""
         outputs = self.structured_outputs or StructuredOutputs()
-        wanted = {
+        made = {
             "response_format": _of_format(self.response_format),
-            "json_schema": ("object", None) if self.json_schema == {} else _schema(self.json_schema),
-            "grammar": _said("grammar", self.grammar),
-            "regex": _said("regex", self.regex),
+            "json_schema": any_json_object if self.json_schema == {} else _schema(self.json_schema),
+            "grammar": self.grammar and partial(grammar_text, self.grammar),
+            "regex": self.regex and partial(Grammar, "regex", self.regex),
             "structured_outputs.json": _schema(outputs.json_),
-            "structured_outputs.regex": _said("regex", outputs.regex),
-            "structured_outputs.choice": _said("choice", outputs.choice),
-            "structured_outputs.grammar": _said("grammar", outputs.grammar),
-            "structured_outputs.json_object": ("object", None) if outputs.json_object else None,
+            "structured_outputs.regex": outputs.regex and partial(Grammar, "regex", outputs.regex),
+            "structured_outputs.choice": outputs.choice and partial(one_of, outputs.choice),
+            "structured_outputs.grammar": outputs.grammar and partial(grammar_text, outputs.grammar),
+            "structured_outputs.json_object": outputs.json_object and any_json_object,
             "guided_json": _schema(self.guided_json),
-            "guided_regex": _said("regex", self.guided_regex),
-            "guided_choice": _said("choice", self.guided_choice),
-            "guided_grammar": _said("grammar", self.guided_grammar),
+            "guided_regex": self.guided_regex and partial(Grammar, "regex", self.guided_regex),
+            "guided_choice": self.guided_choice and partial(one_of, self.guided_choice),
+            "guided_grammar": self.guided_grammar and partial(grammar_text, self.guided_grammar),
         }
-        said = {name: how for name, how in wanted.items() if how}
+        said = {name: make for name, make in made.items() if make}
+        params = [name.partition(".")[0] for name in said]
         if len(said) > 1:
-            names = " and ".join(said)
-            raise Refusal(
-                400,
-                f"{names} are both given, but an answer has one form: leave one out",
-                param=list(said)[1].partition(".")[0],
-                code="invalid_value",
-            )
-        for name, (kind, value) in said.items():
-            param = name.partition(".")[0]
+            sentence = f"{' and '.join(said)} are both given, but an answer has one form: leave one out"
+            raise invalid(sentence, params[1])
+        for param, make in zip(params, said.values(), strict=True):
             try:
-                return _grammar(kind, value)
+                return make()
             except GrammarError as error:
-                raise Refusal(400, f"{param}: {error}", param=param, code="invalid_value") from None
+                raise invalid(f"{param}: {error}", param) from None
         return None
 
 
-Wanted = tuple[str, Any]
+Made = Callable[[], Grammar]
 
 
-def _of_format(format: ResponseFormat | None) -> Wanted | None:
+def _of_format(format: ResponseFormat | None) -> Made | None:
     if format is None or format.type == "text":
         return None
     if format.type == "json_object":
-        return ("object", None) if format.schema_ is None else ("schema", format.schema_)
+        return any_json_object if format.schema_ is None else partial(json_schema, format.schema_)
     named = format.json_schema
     schema = format.schema_ if named is None else named.schema_
     if schema is None:
-        raise Refusal(
-            400,
-            "response_format.json_schema.schema is missing: give the schema of the answer",
-            param="response_format",
-            code="missing_required_parameter",
-        )
-    return ("lenient schema" if named and named.strict is False else "schema", schema)
+        sentence = "response_format.json_schema.schema is missing: give the schema of the answer"
+        raise missing(sentence, "response_format")
+    return partial(json_schema, schema, lenient=named is not None and named.strict is False)
 
 
-def _said(kind: str, value: object) -> Wanted | None:
-    return None if value in (None, "") else (kind, value)
-
-
-def _schema(value: Schema | str | None) -> Wanted | None:
+def _schema(value: Schema | str | None) -> Made | None:
     if isinstance(value, str):
-        return ("schema text", value)
-    return None if value is None else ("schema", value)
-
-
-def _grammar(kind: str, value: Any) -> Grammar:
-    if kind == "object":
-        return any_json_object()
-    if kind == "schema text":
-        return Grammar("json_schema", value)
-    if kind.endswith("schema"):
-        return json_schema(value, lenient=kind.startswith("lenient"))
-    if kind == "choice":
-        return one_of(value)
-    return Grammar("regex", value) if kind == "regex" else grammar_text(value)
+        return partial(Grammar, "json_schema", value)
+    return None if value is None else partial(json_schema, value)

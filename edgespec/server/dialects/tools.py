@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
 from edgespec.server.dialects.lists import Listed
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import invalid
 
 SILENT = ("none", "minimal")  # efforts that mean: do not reason
 Name = Annotated[StrictStr, Field(min_length=1, max_length=256)]
@@ -82,15 +82,9 @@ class ToolFields(BaseModel):
             wanted = self.tool_choice.function.name
             functions = [function for function in functions if function.name == wanted]
             if not functions:
-                raise Refusal(
-                    400,
-                    f"tool_choice names {wanted!r}: no tool of this name was given",
-                    param="tool_choice",
-                    code="invalid_value",
-                )
+                raise invalid(f"tool_choice names {wanted!r}: no tool of this name was given", "tool_choice")
         if self.tool_choice == "required" and not functions:
-            sentence = "tool_choice is 'required', but there are no tools: give some"
-            raise Refusal(400, sentence, param="tool_choice", code="invalid_value")
+            raise invalid("tool_choice is 'required', but there are no tools: give some", "tool_choice")
         return [
             {
                 "type": "function",

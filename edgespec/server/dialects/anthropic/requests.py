@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.lists import Listed
-from edgespec.server.dialects.openai.requests import ChatRequest, SharedFields, StopText, unreadable
+from edgespec.server.dialects.openai.messages import unreadable
+from edgespec.server.dialects.openai.requests import ChatRequest, SharedFields, StopText
 from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import as_chat
 from edgespec.server.refusal import Refusal

@@ -7,8 +7,7 @@ from fastapi.responses import Response
 
 from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.anthropic.answers import MessageAnswer
-from edgespec.server.dialects.anthropic.errors import error_of
+from edgespec.server.dialects.anthropic.answers import MessageAnswer, error_of
 from edgespec.server.dialects.anthropic.requests import CountRequest, MessagesRequest
 from edgespec.server.turns import readers
 

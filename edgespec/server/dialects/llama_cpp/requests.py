@@ -1,6 +1,5 @@
 """What clients of llama.cpp's own server ask for: /completion, /infill, /tokenize, /detokenize."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -16,14 +15,11 @@ from pydantic import (
 )
 
 from edgespec.core.request import Scoring
-from edgespec.engine.messages import Prompt as WorkerPrompt
-from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.lists import Biases, Listed
-from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId, unsupported
+from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId
 from edgespec.server.filling import GapFields
-from edgespec.server.refusal import Refusal
-from edgespec.server.settings import RequestDefaults
+from edgespec.server.refusal import unsupported
 
 ALIASES = {number.also: name for name, number in NUMBERS.items() if number.also}
 ALIASES |= {"n_cmpl": "n", "logprobs": "n_probs", "logit_bias": "llama_bias"}
@@ -131,11 +127,7 @@ class LlamaCompletion(LlamaGenerationRequest):
             return [given]
         if any(isinstance(item, int) for item in given):
             return [[item for item in given if isinstance(item, int | str)]]
-        prompts: list[Prompt] = [item for item in given if not isinstance(item, int)]
-        if not 0 < len(prompts) * (self.n or 1) <= 16:
-            sentence = f"there are {len(prompts)} prompts: 1 to 16 answers may be asked for"
-            raise Refusal(400, sentence, param="prompt", code="invalid_value")
-        return prompts
+        return self.counted([item for item in given if not isinstance(item, int)])
 
 
 class InfillRequest(LlamaGenerationRequest, GapFields):
@@ -167,15 +159,3 @@ class DetokenizeRequest(BaseModel):
 
 def _token(given: int | str) -> int | str:
     return int(given) if isinstance(given, str) and given.strip().lstrip("-").isdigit() else given
-
-
-def llama_submits(
-    body: LlamaGenerationRequest,
-    prompt: WorkerPrompt,
-    *,
-    bias: Mapping[int, float],
-    defaults: RequestDefaults,
-) -> list[Submit]:
-    """Returns the generations of one prompt. bias: all of `logit_bias`, by token."""
-    body.logit_bias = {str(token): value for token, value in bias.items()} or None
-    return body.submits(prompt, add_bos=True, defaults=defaults)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 
 from edgespec.chat.traits import traits_of
 from edgespec.core.attachment import Mixed
@@ -17,6 +17,7 @@ from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.embeddings import in_pieces
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.requests import (
@@ -28,14 +29,14 @@ from edgespec.server.dialects.llama_cpp.requests import (
     Prompt,
     SlotFile,
     TokenizeRequest,
-    llama_submits,
 )
-from edgespec.server.dialects.llama_cpp.token_list import listed
 from edgespec.server.dialects.openai.answers import FINGERPRINT
-from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of, unsupported
+from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
 from edgespec.server.filling import FillIn, fill_tokens
 from edgespec.server.media import marked
-from edgespec.server.refusal import Refusal, closed
+from edgespec.server.refusal import Refusal, closed, missing, not_here, unsupported
+
+BATCH = 2000  # tokens that are written at once
 
 
 class LlamaCppDialect(Dialect):
@@ -83,10 +84,10 @@ class LlamaCppDialect(Dialect):
         request: Request,
     ) -> Response:
         about = self.answering.loaded()
-        bias = await self._bias(body)
+        body.logit_bias = {str(token): value for token, value in (await self._bias(body)).items()} or None
         submits, texts = [], []
         for prompt in prompts:
-            made = llama_submits(body, prompt, bias=bias, defaults=self.answering.defaults())
+            made = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
             submits += made
             texts += [await self._spelt(prompt, about)] * len(made)
         answer = LlamaAnswer(
@@ -150,7 +151,8 @@ class LlamaCppDialect(Dialect):
         if not wanted.with_pieces:
             return JSONResponse({"tokens": tokens})
         pieces = await self.answering.worker.spell(tokens)
-        return StreamingResponse(listed(tokens, pieces), media_type="application/json")
+        rows = ({"id": token, "piece": _piece(piece)} for token, piece in zip(tokens, pieces, strict=True))
+        return in_pieces("tokens", rows, {}, at_once=BATCH)
 
     @with_pair
     async def detokenize(self, wanted: DetokenizeRequest) -> dict[str, str]:
@@ -203,7 +205,7 @@ class LlamaCppDialect(Dialect):
             "is_sleeping": worker.state == "unloaded",
         }
 
-    async def slots(self, fail_on_no_slot: bool = False, model: str | None = None) -> Response:
+    async def slots(self, fail_on_no_slot: bool = False, model: str | None = None) -> Any:
         """Returns how many slots are taken, but not by which request: only the engine knows.
 
         This loads nothing and keeps nothing loaded: to look every few seconds is not to use the model.
@@ -216,29 +218,19 @@ class LlamaCppDialect(Dialect):
         if fail_on_no_slot and busy == about.slots:
             raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)
         speculative = about.draft_name is not None
-        return JSONResponse(
-            [
-                {"id": i, "n_ctx": about.n_ctx, "speculative": speculative, "is_processing": i < busy}
-                for i in range(about.slots)
-            ]
-        )
+        return [
+            {"id": i, "n_ctx": about.n_ctx, "speculative": speculative, "is_processing": i < busy}
+            for i in range(about.slots)
+        ]
 
     @with_pair
-    async def adapters(self) -> Response:
+    async def adapters(self) -> list[dict[str, Any]]:
         """Lists the LoRA adapters, with the scales of requests that name none."""
         adapters, scales = self.answering.loaded().adapters, self.answering.scales()
-        return JSONResponse(
-            [
-                {
-                    "id": i,
-                    "path": Path(one.path).name,
-                    "scale": scale,
-                    "task_name": "",
-                    "prompt_prefix": "",
-                }
-                for i, (one, scale) in enumerate(zip(adapters, scales, strict=True))
-            ]
-        )
+        return [
+            {"id": i, "path": Path(one.path).name, "scale": scale, "task_name": "", "prompt_prefix": ""}
+            for i, (one, scale) in enumerate(zip(adapters, scales, strict=True))
+        ]
 
     @with_pair
     async def set_adapters(self, wanted: Listed[AdapterScale]) -> dict[str, bool]:
@@ -255,10 +247,9 @@ class LlamaCppDialect(Dialect):
         """Saves what a slot holds to a file, restores it from one, or has it forgotten."""
         folder, name = self.answering.settings.slot_folder, body and body.filename
         if folder is None:
-            sentence = "slots are not saved, restored or erased here: the server needs --slot-save-path"
-            raise Refusal(501, sentence, type="not_supported_error", code="unsupported")
+            raise not_here("slots are not saved, restored or erased here: the server needs --slot-save-path")
         if not name and action != "erase":
-            raise Refusal(400, "filename is missing", param="filename", code="missing_required_parameter")
+            raise missing("filename is missing", "filename")
         path = str(folder / name) if name else ""
         done = await self.answering.worker.slot_action(slot, action, path)
         if action == "erase":
@@ -267,6 +258,14 @@ class LlamaCppDialect(Dialect):
         counts = {counted: done.n_tokens, bytes_: done.n_bytes}
         times = {f"{action}_ms": round(1000 * done.seconds, 3)}
         return {"id_slot": slot, "filename": name, **counts, "timings": times}
+
+
+def _piece(spelt: bytes) -> object:
+    """Returns a token's text, or its bytes if they are not text by themselves."""
+    try:
+        return spelt.decode()
+    except UnicodeDecodeError:
+        return list(spelt)
 
 
 def _caps(template: str) -> dict[str, bool]:

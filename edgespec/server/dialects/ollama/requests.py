@@ -13,16 +13,10 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictI
 
 from edgespec.server.dialects.lists import Listed
 from edgespec.server.dialects.numbers import Number, with_numbers
-from edgespec.server.dialects.openai.requests import (
-    ChatRequest,
-    Seed,
-    Speculation,
-    StopText,
-    TokenId,
-    Top,
-)
+from edgespec.server.dialects.openai.messages import MadeCall
+from edgespec.server.dialects.openai.requests import ChatRequest, Seed, Speculation, StopText, TokenId, Top
 from edgespec.server.dialects.translation import as_chat
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import missing, unsupported
 
 LONGEST_S = 10**9  # that a model is kept; for longer is for ever
 LATEST = ":latest"  # the tag of a name without one
@@ -50,18 +44,6 @@ def _in_seconds(said: object) -> object:
 
 
 KeepAlive = Annotated[Number, BeforeValidator(_in_seconds)]
-
-
-class MadeFunction(BaseModel):
-    """A function that the model called."""
-
-    name: StrictStr
-    arguments: dict[str, Any] | StrictStr = {}
-
-
-class MadeCall(BaseModel):
-    id: StrictStr = ""
-    function: MadeFunction
 
 
 class OllamaMessage(BaseModel):
@@ -190,13 +172,11 @@ class OllamaGenerate(OllamaFields):
     def as_chat(self) -> ChatRequest:
         """Returns it as a chat request; raises RequestValidationError or Refusal."""
         if self.images and self.context:
-            sentence = "context: pictures have no place in earlier turns' tokens, so ask by /api/chat"
-            raise Refusal(400, sentence, param="context", code="unsupported_parameter")
+            sentence = "pictures have no place in earlier turns' tokens, so ask by /api/chat"
+            raise unsupported("context", sentence)
         if self.template:
-            sentence = (
-                "template: a request brings no template here: `edgespec serve --chat-template` chooses one"
-            )
-            raise Refusal(400, sentence, param="template", code="unsupported_parameter")
+            sentence = "a request brings no template here: `edgespec serve --chat-template` chooses one"
+            raise unsupported("template", sentence)
         system = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*system, {"role": "user", "content": _content(self.prompt, self.images)}]
         return as_chat({**self.fields(), "messages": messages})
@@ -221,7 +201,7 @@ class NamedModel(BaseModel):
     def called(self) -> str:
         """Returns the name; raises Refusal if there is none."""
         if not (self.model or self.name):
-            raise Refusal(400, "model is missing: name one", param="model", code="missing_required_parameter")
+            raise missing("model is missing: name one", "model")
         return (self.model or self.name).removeprefix("hf.co/")  # as Ollama names the hub's repositories
 
 
@@ -251,7 +231,7 @@ def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any
 def _call(call: MadeCall, calls: list[tuple[str, str]]) -> dict[str, Any]:
     id, name, arguments = call.id or f"call_{len(calls)}", call.function.name, call.function.arguments
     calls.append((id, name))
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
 
 

@@ -45,7 +45,7 @@ from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.embeddings import Embedded, Text
 from edgespec.server.filling import FillIn, GapFields
 from edgespec.server.logs import say
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import Refusal, not_here
 from edgespec.server.turns import TurnReader, readers
 from edgespec_models.shelf.store import StoreError
 
@@ -242,7 +242,7 @@ class OllamaDialect(Dialect):
 
     async def refused(self, request: Request) -> Response:
         """Refuses what changes or publishes models: their files belong to the hub's cache."""
-        raise _not_here(
+        raise not_here(
             f"{request.url.path} is not supported: `edgespec rm` and `edgespec pull` manage models"
         )
 
@@ -265,10 +265,6 @@ class OllamaDialect(Dialect):
         if "error" in last:
             raise Refusal(502, last["error"], code="pull_failed")
         return JSONResponse(last)
-
-
-def _not_here(sentence: str) -> Refusal:
-    return Refusal(501, sentence, type="not_supported_error", code="unsupported")
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:

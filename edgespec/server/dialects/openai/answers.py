@@ -5,7 +5,7 @@
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -28,6 +28,8 @@ class CompletionAnswer:
     kind: ClassVar[str] = "cmpl"
     whole_object: ClassVar[str] = "text_completion"
     chunk_object: ClassVar[str] = "text_completion"
+    nothing: ClassVar[dict[str, Any]] = {"text": ""}  # an empty chunk
+    scores: ClassVar[Callable[..., dict[str, Any]]] = staticmethod(for_text)
 
     model: str
     plain_s: float
@@ -46,10 +48,6 @@ class CompletionAnswer:
         """Returns a round's text, chunk by chunk."""
         return [{"text": part.round.text}] if part.round.text else []
 
-    def _nothing(self) -> dict[str, Any]:
-        """Returns an empty chunk."""
-        return {"text": ""}
-
     def _hear(self, part: ChoiceRound) -> None:
         """Takes a round of an answer that is sent in one piece."""
 
@@ -59,9 +57,6 @@ class CompletionAnswer:
 
     def _finish(self, index: int, finish: str | None) -> str | None:
         return finish
-
-    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
-        return for_text(scored, sampled=sampled)
 
     def _usage(self, generation: AnswerChoices) -> dict[str, Any]:
         return generation.usage()
@@ -99,7 +94,7 @@ class CompletionAnswer:
 
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
         scoring = self.body.scoring()
-        return self._scores(scored, scoring.sampled) if scoring else None
+        return self.scores(scored, sampled=scoring.sampled) if scoring else None
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a stream; a failure in the middle is its last event."""
@@ -125,17 +120,17 @@ class CompletionAnswer:
         told: dict[str, Any] = {**timings} if self.body.timings_per_token else {}
         if part.reading:
             progress = {"prompt_progress": choice.progress(), **told}
-            return [self._chunk(part.index, self._nothing(), progress)]
+            return [self._chunk(part.index, self.nothing, progress)]
         if events := self.body.speculation.events:
             told["edgespec"] = _told(generation, part)
-        parts = ([] if self.body.warms_up else self._parts(part)) or (
-            [self._nothing()] if events or part.scored else []
-        )
+        parts = [] if self.body.warms_up else self._parts(part)
+        if not parts and (events or part.scored):
+            parts = [{**self.nothing}]
         if part.scored:
             parts[0]["logprobs"] = self._logprobs(part.scored)
         chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]
         if finish:
-            last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
+            last = {**self.nothing, "finish_reason": self._finish(part.index, finish)}
             chunks.append(self._chunk(part.index, last, timings))
         return chunks
 

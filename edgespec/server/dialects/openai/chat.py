@@ -1,13 +1,13 @@
 """Turns of the assistant -> OpenAI's chat completions: content, reasoning_content and tool_calls."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.dialects.openai.answers import CompletionAnswer
 from edgespec.server.generation import AnswerChoices, ChoiceRound
-from edgespec.server.logprobs import Scored, for_chat
+from edgespec.server.logprobs import for_chat
 from edgespec.server.turns import TurnReader
 
 
@@ -18,6 +18,8 @@ class ChatAnswer(CompletionAnswer):
     kind: ClassVar[str] = "chatcmpl"
     whole_object: ClassVar[str] = "chat.completion"
     chunk_object: ClassVar[str] = "chat.completion.chunk"
+    nothing: ClassVar[dict[str, Any]] = {"delta": {}}
+    scores: ClassVar[Callable[..., dict[str, Any]]] = staticmethod(for_chat)
 
     turns: list[TurnReader] = field(default_factory=list)  # who reads each choice
     prompt: str | None = None  # if it is to be shown
@@ -33,9 +35,6 @@ class ChatAnswer(CompletionAnswer):
     def _parts(self, part: ChoiceRound) -> list[dict[str, Any]]:
         deltas = [_delta(delta) for delta in self.turns[part.index].feed(part.round)]
         return [{"delta": _in_older_words(delta) if self.functions else delta} for delta in deltas]
-
-    def _nothing(self) -> dict[str, Any]:
-        return {"delta": {}}
 
     def _hear(self, part: ChoiceRound) -> None:
         self.turns[part.index].feed(part.round)
@@ -64,9 +63,6 @@ class ChatAnswer(CompletionAnswer):
         thoughts = sum(turn.reasoning_tokens for turn in self.turns)
         return {**generation.usage(), "completion_tokens_details": {"reasoning_tokens": thoughts}}
 
-    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
-        return for_chat(scored, sampled=sampled)
-
 
 def _in_older_words(said: dict[str, Any]) -> dict[str, Any]:
     """Returns a message, or a piece of one, with its call as `function_call`."""
@@ -82,18 +78,14 @@ class FillAnswer(CompletionAnswer):
     kind: ClassVar[str] = "fim"
     whole_object: ClassVar[str] = "chat.completion"
     chunk_object: ClassVar[str] = "chat.completion.chunk"
+    nothing: ClassVar[dict[str, Any]] = {"delta": {}}
+    scores: ClassVar[Callable[..., dict[str, Any]]] = staticmethod(for_chat)
 
     def _parts(self, part: ChoiceRound) -> list[dict[str, Any]]:
         return [{"delta": {"role": "assistant", "content": part.round.text}}] if part.round.text else []
 
-    def _nothing(self) -> dict[str, Any]:
-        return {"delta": {}}
-
     def _said(self, index: int, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "tool_calls": None}}
-
-    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
-        return for_chat(scored, sampled=sampled)
 
 
 def _delta(delta: Delta) -> dict[str, Any]:

@@ -8,15 +8,12 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from edgespec.chat.sound import is_sound
-from edgespec.core.attachment import Attachment
 from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
-from edgespec.engine.media_marks import mark
 from edgespec.engine.messages import Prompt, Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
@@ -24,20 +21,18 @@ from edgespec.pairs.adapters import Scales
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.dialects.lists import Biases, Listed
 from edgespec.server.dialects.numbers import Number, with_numbers
+from edgespec.server.dialects.openai.messages import RequestMessage
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
-from edgespec.server.media import from_base64, from_url
-from edgespec.server.refusal import Refusal
-from edgespec.server.remote_media import is_remote
+from edgespec.server.refusal import invalid, unsupported
 from edgespec.server.settings import RequestDefaults
 
+_P = TypeVar("_P")
 MOST_CHOICES = 16
 TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
-READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
-MEDIA = {"image_url": "picture", "input_audio": "sound"}  # types of parts that contain something else
 
 
 class StreamOptions(BaseModel):
@@ -69,8 +64,7 @@ def scales_of(listed: Sequence[AdapterScale], now: Scales, *, param: str | None 
     wrong = next((i for i in given if i >= len(now)), None)
     if wrong is not None:
         has = f"{len(now)} adapters" if now else "no adapters"
-        sentence = f"there is no LoRA adapter {wrong}: the model was loaded with {has} (--lora)"
-        raise Refusal(400, sentence, param=param, code="invalid_value")
+        raise invalid(f"there is no LoRA adapter {wrong}: the model was loaded with {has} (--lora)", param)
     return tuple(given.get(i, 0.0) for i in range(len(now)))
 
 
@@ -143,26 +137,27 @@ class GenerationRequest(FormFields):
 
     def _limit(self, name: str, value: int | None) -> int | None:
         if value == 0:
-            raise Refusal(400, f"{name} is 0: it must be 1 or more", param=name, code="invalid_value")
+            raise invalid(f"{name} is 0: it must be 1 or more", name)
         return None if value == -1 else value
+
+    def counted(self, prompts: list[_P]) -> list[_P]:
+        """Returns the prompts; raises Refusal for none, or too many."""
+        if not 0 < len(prompts) * (self.n or 1) <= MOST_CHOICES:
+            sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
+            raise invalid(sentence, "prompt")
+        return prompts
 
     def sampling(self, of_model: Mapping[str, str]) -> Sampling:
         """Returns the requested sampling, over the model's own settings over the defaults; raises Refusal."""
         wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
         if wanted["top_k"] == -1:  # several servers write "no limit" so
             wanted["top_k"] = 0
+        given = self.logit_bias or {}
         try:
-            bias = {
-                int(token): -math.inf if value is False else float(value)
-                for token, value in (self.logit_bias or {}).items()
-            }
+            bias = {int(token): -math.inf if x is False else float(x) for token, x in given.items()}
         except ValueError:
-            raise Refusal(
-                400,
-                f"logit_bias names {next(iter(self.logit_bias or ()))!r}: token ids are whole numbers",
-                param="logit_bias",
-                code="invalid_value",
-            ) from None
+            sentence = f"logit_bias names {next(iter(given))!r}: token ids are whole numbers"
+            raise invalid(sentence, "logit_bias") from None
         breakers = self.dry_sequence_breakers
         wanted["dry_sequence_breakers"] = None if breakers is None else tuple(breakers)
         try:
@@ -172,9 +167,9 @@ class GenerationRequest(FormFields):
         except SettingError as error:
             every = ("samplers", *NUMBERS, "logit_bias", "dry_sequence_breakers")
             wrong = next((name for name in every if re.search(rf"\b{name}\b", str(error))), "")
-            given = self.given_as(wrong)
-            sentence = str(error).replace(wrong, given, 1) if wrong else str(error)
-            raise Refusal(400, sentence, param=given or None, code="invalid_value") from None
+            named = self.given_as(wrong)
+            sentence = str(error).replace(wrong, named, 1) if wrong else str(error)
+            raise invalid(sentence, named or None) from None
 
     def given_as(self, name: str) -> str:
         """Returns the name that the client gave a field, if it has several."""
@@ -198,15 +193,13 @@ class GenerationRequest(FormFields):
         sampling, how, scoring = self.sampling(defaults.sampling), self.speculation, self.scoring()
         form = form or self.form()
         if self.ignore_eos and form:
-            sentence = "structured output has an end: leave out ignore_eos, or the form"
-            raise unsupported("ignore_eos", sentence)
+            raise unsupported("ignore_eos", "structured output has an end: leave out ignore_eos, or the form")
         limit = self.limit()
         if limit is None and not self.says_limit:
             limit = defaults.max_tokens
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        seed = (
-            defaults.seed if self.seed is None else None if self.seed == -1 else self.seed
-        )  # -1 is llama.cpp's word for "anew every time"
+        # -1 is llama.cpp's word for "anew every time"
+        seed = defaults.seed if self.seed is None else None if self.seed == -1 else self.seed
         request = Request(
             sampling=sampling,
             max_tokens=limit,
@@ -227,114 +220,6 @@ class GenerationRequest(FormFields):
             Submit("", prompt, add_bos, replace(request, choice=choice), how.events or scoring is not None)
             for choice in range(self.n or 1)
         ]
-
-
-class ImageUrl(BaseModel):
-    """Where a picture is. Its detail is what the projector can see."""
-
-    url: StrictStr
-
-
-class InputAudio(BaseModel):
-    """A sound, in base64."""
-
-    data: StrictStr
-
-
-class MessagePart(BaseModel):
-    """A part of a message: text, a picture or a sound."""
-
-    type: StrictStr
-    text: StrictStr | None = None
-    refusal: StrictStr | None = None
-    image_url: ImageUrl | StrictStr | None = None
-    input_audio: InputAudio | None = None
-    _fetched: bytes | None = None
-
-    @property
-    def address(self) -> str:
-        """The address that names a picture; empty if its bytes were sent."""
-        url = self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
-        return url if is_remote(url) else ""
-
-    def fetched(self, file: bytes) -> None:
-        """Takes the file that was fetched from its address."""
-        self._fetched = file
-
-    def as_text(self, reads: Sequence[str], media: list[Attachment]) -> dict[str, str]:
-        """Returns it as text; a medium is added to `media`, and marked. Raises Refusal."""
-        if self.type in READABLE:
-            return {"type": "text", "text": self.text or self.refusal or ""}
-        kind = MEDIA.get(self.type, "")
-        if kind not in reads:
-            raise unreadable(self.type, reads)
-        if self._fetched is not None:
-            media.append(Attachment("sound" if is_sound(self._fetched) else "picture", self._fetched))
-        elif self.image_url:
-            url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
-            media.append(from_url(url, "messages"))
-        elif self.input_audio:
-            media.append(from_base64(self.input_audio.data, "messages"))
-        else:
-            raise Refusal(400, f"a part of type {self.type} is empty", param="messages", code="invalid_value")
-        if media[-1].kind != kind:
-            sentence = f"a part of type {self.type} has a {media[-1].kind}, or an unknown format"
-            raise Refusal(400, sentence, param="messages", code="invalid_value")
-        return mark(len(media) - 1)
-
-
-class MadeFunction(BaseModel):
-    """The function called. arguments: JSON text, or the object itself as some clients send it."""
-
-    name: StrictStr
-    arguments: StrictStr | dict[str, Any] | None = None
-
-
-class MadeCall(BaseModel):
-    """A call that the assistant made."""
-
-    id: StrictStr = ""
-    type: StrictStr = "function"
-    function: MadeFunction
-
-
-class RequestMessage(BaseModel):
-    """One turn of a conversation. Its other fields (names, reasoning) are for the template."""
-
-    model_config = ConfigDict(extra="allow")
-
-    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
-    content: StrictStr | Listed[MessagePart] | None = None
-    tool_calls: Listed[MadeCall] | None = None
-    function_call: MadeFunction | None = None  # what a call was before there were tools
-
-    def for_template(self, reads: Sequence[str], media: list[Attachment]) -> dict[str, Any]:
-        """Returns it as a conversation has it: text parts and marks of media, and the name of the role.
-
-        reads: which kinds of media the model reads. Media are added to the list. Raises Refusal.
-        """
-        content = self.content
-        parts = content if isinstance(content, list) else ()
-        said = content if isinstance(content, str) else [part.as_text(reads, media) for part in parts]
-        role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
-        extra = dict(self.model_extra or {})
-        if self.role == "function":
-            extra.setdefault("tool_call_id", _older_id(extra.get("name")))
-        return {**extra, "role": role, "content": said or "", **self._calls()}
-
-    def _calls(self) -> dict[str, Any]:
-        made = self.tool_calls or []
-        if self.function_call and not made:
-            made = [MadeCall(id=_older_id(self.function_call.name), function=self.function_call)]
-        if not made:
-            return {}
-        calls = [call.model_dump() for call in made]
-        return {"tool_calls": calls}
-
-
-def _older_id(name: object) -> str:
-    """Returns an id that ties a function's result to its call, if neither has one."""
-    return f"call_{name}"
 
 
 class ChatRequest(GenerationRequest, ToolFields):
@@ -362,13 +247,13 @@ class ChatRequest(GenerationRequest, ToolFields):
         """Refuses what would silently be ignored."""
         if self.top_logprobs and not self.logprobs:
             sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
-            raise Refusal(400, sentence, param="top_logprobs", code="invalid_value")
+            raise invalid(sentence, "top_logprobs")
         if self.add_generation_prompt and self.continue_final_message:
             sentence = "an answer starts anew or continues, not both: leave one of them out"
             raise unsupported("continue_final_message", sentence)
         if len(self.messages) > 1 and all(m.role == "assistant" for m in self.messages[-2:]):
             sentence = "the last two messages are both the assistant's: only one can be continued"
-            raise Refusal(400, sentence, param="messages", code="invalid_value")
+            raise invalid(sentence, "messages")
 
     def goes_on(self) -> bool:
         """Returns whether the last message is the beginning of the answer."""
@@ -406,11 +291,7 @@ class CompletionRequest(GenerationRequest):
             return [given]
         if given and isinstance(given[0], int):
             return [tuple(token for token in given if isinstance(token, int))]
-        prompts = [p if isinstance(p, str) else tuple(p) for p in given if not isinstance(p, int)]
-        if not 0 < len(prompts) * (self.n or 1) <= MOST_CHOICES:
-            sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
-            raise Refusal(400, sentence, param="prompt", code="invalid_value")
-        return prompts
+        return self.counted([p if isinstance(p, str) else tuple(p) for p in given if not isinstance(p, int)])
 
 
 class FillRequest(GenerationRequest):
@@ -419,16 +300,3 @@ class FillRequest(GenerationRequest):
     prompt: StrictStr
     suffix: StrictStr = ""
     random_seed: Seed | None = None
-
-
-def unreadable(kind: str, reads: Sequence[str] = ()) -> Refusal:
-    """Returns the refusal of a message part that the model cannot read. reads: what it can, beside text."""
-    what = next((name for name in ("image", "audio", "video", "file") if name in kind), kind)
-    can = " and ".join(["text", *(f"{medium}s" for medium in reads)]) + (" only" if not reads else "")
-    sentence = f"a message has a part of type {kind!r}: {what} input is not supported, this model reads {can}"
-    return Refusal(400, sentence, param="messages", code="unsupported_value")
-
-
-def unsupported(param: str, sentence: str) -> Refusal:
-    """Returns the refusal of a field that OpenAI has and EdgeSpec does not support."""
-    return Refusal(400, f"{param}: {sentence}", param=param, code="unsupported_parameter")

@@ -15,15 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.lists import Listed
-from edgespec.server.dialects.openai.requests import (
-    ChatRequest,
-    Seed,
-    SharedFields,
-    StopText,
-    unreadable,
-)
+from edgespec.server.dialects.openai.messages import unreadable
+from edgespec.server.dialects.openai.requests import ChatRequest, Seed, SharedFields, StopText
 from edgespec.server.dialects.translation import as_chat
-from edgespec.server.refusal import Refusal
+from edgespec.server.refusal import invalid, unsupported
 
 INPUT = "input"  # the one argument of a custom tool
 ROLES = {"developer": "system"}
@@ -112,14 +107,14 @@ class InputRequest(BaseModel):
     def fields(self) -> dict[str, Any]:
         """Returns the corresponding fields of a chat request; raises Refusal."""
         if self.previous_response_id:
-            sentence = "previous_response_id: responses are not stored, so send the conversation"
-            raise Refusal(400, sentence, param="previous_response_id", code="unsupported_parameter")
+            sentence = "responses are not stored, so send the conversation"
+            raise unsupported("previous_response_id", sentence)
         given = self.input
         items = [InputItem(role="user", content=given)] if isinstance(given, str) else given
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages = [*system, *_messages(items)]
         if not messages:
-            raise Refusal(400, "input has no message: give at least one", param="input", code="invalid_value")
+            raise invalid("input has no message: give at least one", "input")
         return {
             "messages": messages,
             "tools": [_function(tool) for tool, _ in _flat(self.tools)],
@@ -215,20 +210,18 @@ def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
         if item.type == "message":
             role = item.role or ""
             if role == "assistant":
-                turn = _open_turn(messages)
-                turn["content"] += _text(item.content)
+                _open_turn(messages)["content"] += _text(item.content)
             else:
                 messages.append({"role": ROLES.get(role, role), "content": _said(item.content)})
         elif item.type == "reasoning":
             turn = _open_turn(messages)
-            turn["reasoning_content"] = turn.get("reasoning_content", "") + _text(
-                item.content or item.summary
-            )
+            thought = _text(item.content or item.summary)
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
         elif item.type in ("function_call", "custom_tool_call"):
             _open_turn(messages).setdefault("tool_calls", []).append(_call(item))
         elif item.type in ("function_call_output", "custom_tool_call_output"):
-            answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _said(item.output)}
-            messages.append(answer)
+            said = _said(item.output)
+            messages.append({"role": "tool", "tool_call_id": item.call_id or "", "content": said})
     return messages
 
 
