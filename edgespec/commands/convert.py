@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 from edgespec.commands.output_file import check_output
@@ -82,14 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def number_format(header: Header) -> str:
     """Returns the format of most of a model's matrices. Raises HeaderError."""
-    found: dict[str, int] = {}
-    for tensor in header.tensors:
-        if len(tensor.shape) > 1 and tensor.type in FORMATS:
-            name = FORMATS[tensor.type].name
-            found[name] = found.get(name, 0) + 1
+    matrices = (tensor for tensor in header.tensors if len(tensor.shape) > 1)
+    found = Counter(FORMATS[tensor.type].name for tensor in matrices if tensor.type in FORMATS)
     if not found:
         raise HeaderError(f"{header.name} has no weights to convert: name a model")
-    return max(found, key=lambda name: found[name])
+    return found.most_common(1)[0][0]
 
 
 def most_bytes(header: Header, bits: float) -> int:
@@ -135,10 +133,11 @@ def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
 def _child(words: list[str], doing: str) -> str:
     """Runs the quantiser in a child, showing progress; returns what went wrong, "" for nothing."""
     command = [sys.executable, "-P", "-m", "edgespec.llama.convert_child", *words]
-    line, last = StatusLine(), ""
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as child:
+    last, none = "", subprocess.DEVNULL
+    with (
+        StatusLine() as line,
+        subprocess.Popen(command, stdin=none, stdout=subprocess.PIPE, stderr=none, text=True) as child,
+    ):
         assert child.stdout is not None
         try:
             for text in child.stdout:
@@ -147,7 +146,6 @@ def _child(words: list[str], doing: str) -> str:
             code = child.wait()
         finally:
             child.kill()
-            line.clear()
     if code < 0:
         return f"llama.cpp ended its process (signal {-code})"
     return (last or "its process ended without a message") if code else ""

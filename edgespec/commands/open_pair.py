@@ -2,8 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from edgespec.commands.status_line import StatusLine
 from edgespec.engine.pair import Pair
@@ -15,7 +13,8 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
     """Loads the pair that the flags ask for. remember: save what is learned of it."""
     settings = pair_settings(arguments, remember=remember)
     target, draft = pair_files(arguments)
-    with _notice(f"loading {target.name}"):
+    with StatusLine() as line:
+        line.show(f"loading {target.name} ...")
         pair = Pair(target, draft, settings)
         if arguments.draft_length is None and arguments.drafter != "none":
             pair.costs()  # measured now, not before the first answer
@@ -27,19 +26,6 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
         print(f"edgespec: to fit into memory: {'; '.join(pair.gave_up)}", file=sys.stderr)
     if pair.translation and draft:
         shared = f"has {pair.translation.shared:.0%} of the target's tokens"
-        print(
-            f"edgespec: {draft.name} has another vocabulary ({shared}); its guesses are translated",
-            file=sys.stderr,
-        )
+        sentence = f"{draft.name} has another vocabulary ({shared}); its guesses are translated"
+        print(f"edgespec: {sentence}", file=sys.stderr)
     return pair
-
-
-@contextmanager
-def _notice(text: str) -> Iterator[None]:
-    """Shows progress on a terminal, and clears it."""
-    line = StatusLine()
-    line.show(f"{text} ...")
-    try:
-        yield
-    finally:
-        line.clear()

@@ -44,6 +44,5 @@ def _bias(text: str) -> tuple[int, float]:
     try:
         return int(token), float(bias)
     except ValueError:
-        raise SettingError(
-            f"--logit-bias {text!r} is not understood: write TOKEN=BIAS, as in 42=-1.5"
-        ) from None
+        wanted = "write TOKEN=BIAS, as in 42=-1.5"
+        raise SettingError(f"--logit-bias {text!r} is not understood: {wanted}") from None

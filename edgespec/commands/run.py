@@ -93,9 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
             tokens = pair.chat_tokens(messages, template, attached)
             request = replace(request, stop=(*request.stop, *turn_end(template)))
             if not (arguments.quiet or pair.target.chat_template or given):
-                print(
-                    f"edgespec: {pair.target.path.name} has no chat template: {NO_TEMPLATE}", file=sys.stderr
-                )
+                name = pair.target.path.name
+                print(f"edgespec: {name} has no chat template: {NO_TEMPLATE}", file=sys.stderr)
         rounds = pair.generate(tokens, request, cancelled=interrupt)
         text = speak(rounds, tally, show=not arguments.json)
         if tally.notice:

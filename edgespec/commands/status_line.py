@@ -2,17 +2,23 @@
 
 import shutil
 import sys
-from typing import TextIO
+from typing import Self, TextIO
 
 CLEAR = "\r\033[K"
 
 
 class StatusLine:
-    """Shows a line on `out`, by default stderr."""
+    """Shows a line on `out`, by default stderr. In a `with`, it is cleared at the end."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr
         self.rewrites = self._out.isatty()  # False: nothing is shown
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
 
     def show(self, text: str) -> None:
         """Replaces the text, cut at the width of the terminal."""

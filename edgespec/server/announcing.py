@@ -1,5 +1,6 @@
 """Announces the endpoint and its pair: in the terminal, in the server's file, and to its parent."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,10 +26,11 @@ STAGES: dict[Stage, str] = {
 
 
 def first_state(
-    load: LoadRequest, pairs: Pairs, *, host: str, port: int, pid: int, private: bool, template: str | None
+    load: LoadRequest, pairs: Pairs, *, host: str, port: int, private: bool, template: str | None
 ) -> ServerState:
     """Returns what a server's file says before the pair is loaded."""
-    state = ServerState(host, port, pid, "", private=private, template=digest(template) if template else "")
+    given = digest(template) if template else ""
+    state = ServerState(host, port, os.getpid(), "", private=private, template=given)
     return _with_pair(state, load, pairs)
 
 

@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
-from functools import wraps
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, Self, TypeVar, cast
+from typing import Literal, Protocol
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
@@ -31,22 +29,19 @@ from edgespec.engine.messages import Loaded, LoadRequest, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
-from edgespec.server.dialects.openai.requests import ChatRequest
-from edgespec.server.early_stream import at_once_or_early
+from edgespec.server.dialects.openai.requests import ChatRequest, GenerationRequest
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.events import NEWLINE
 from edgespec.server.generation import AnswerChoices, GenerationObserver
 from edgespec.server.json_body import n_characters
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import ErrorShape, Refusal, invalid, unavailable
+from edgespec.server.refusal import Refusal, invalid, unavailable
 from edgespec.server.remote_media import fetched
 from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_life import WorkerLife
 from edgespec.system.limited_child import GIVEN_UP
 
-_T = TypeVar("_T")
-_P = ParamSpec("_P")
 PING_S = 15
 
 
@@ -56,16 +51,6 @@ class Answerer(Protocol):
     def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent | bytes]: ...
 
     async def whole(self, generation: AnswerChoices) -> object: ...
-
-
-class Streamable(Protocol):
-    """A request whose answer may be a stream, which may report how much of the prompt has been read."""
-
-    @property
-    def stream(self) -> bool | None: ...
-
-    @property
-    def return_progress(self) -> bool | None: ...
 
 
 class Answering:
@@ -244,7 +229,7 @@ class Answering:
         request: Request,
         submits: Sequence[Submit],
         answerer: Answerer,
-        body: Streamable,
+        body: GenerationRequest,
         streamed: type[EventStream] | None = None,
     ) -> Response:
         """Answers a request. streamed: how, if not as events. Raises Refusal if it cannot be started."""
@@ -290,35 +275,6 @@ class EventStream(EventSourceResponse):
             self._generation.close()
 
 
-class Dialect:
-    """The handlers of one API's requests, and their `routes`."""
-
-    errors: ClassVar[Mapping[str, ErrorShape]] = {}  # by the beginning of a path, unless they are OpenAI's
-
-    stream: ClassVar[type[EventStream]] = EventStream
-
-    def __init__(self, answering: Answering) -> None:
-        self.answering = answering
-
-    def routes(self) -> APIRouter:
-        """Returns the routes of this dialect."""
-        raise NotImplementedError
-
-    def streams(self, body: BaseModel) -> bool:
-        """Returns whether a request asks for a stream."""
-        return bool(getattr(body, "stream", None))
-
-    def of(self, worker: WorkerLife) -> Self:
-        """Returns the same handlers for one pair."""
-        made = copy(self)
-        made.answering = self.answering.of(worker)
-        return made
-
-
-_D = TypeVar("_D", bound=Dialect)
-_Handler = Callable[Concatenate[_D, _P], Coroutine[Any, Any, _T]]
-
-
 def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar:
     """Returns a form that leaves a model its reasoning: the answer is what follows it."""
     opening, closing = composed.family.thoughts[0]
@@ -328,39 +284,3 @@ def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar
     if told_not_to or opening.strip() not in template:  # or does not reason
         return form
     return replace(form, behind=closing, opening=opening)
-
-
-def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
-    """Loads the pair that the request names, or the current one, and keeps it until the handler has returned.
-
-    What the handler submits keeps the pair loaded after that. Raises Refusal if it cannot be loaded. If
-    the client leaves while it waits, nothing is loaded for it.
-    """
-
-    @wraps(handler)
-    async def under_a_lease(dialect: _D, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
-        answering = dialect.answering
-        bodies = [value for value in kwargs.values() if isinstance(value, BaseModel)]
-        load = answering.pairs.called(next((getattr(body, "model", None) for body in bodies), None))
-        worker = answering.engines.of(load)
-        if any(getattr(body, "unloads", False) for body in bodies):
-            return await handler(dialect.of(worker), *args, **kwargs)
-
-        async def answered() -> _T:
-            lease = answering.engines.lease(load)
-            worker = await answering.wait_for(lease)
-            try:
-                return await handler(dialect.of(worker), *args, **kwargs)
-            finally:
-                await lease.__aexit__(None, None, None)
-
-        if worker.state == "ready" or not any(map(dialect.streams, bodies)):
-            return await answered()
-
-        def sign() -> bytes:
-            return dialect.stream.sign(answering.pairs.name_of(worker.load), worker.loading[1])
-
-        working: asyncio.Task[Any] = asyncio.ensure_future(answered())
-        return cast(_T, await at_once_or_early(working, dialect.stream.kind, sign))
-
-    return under_a_lease

@@ -84,14 +84,9 @@ class Embeddings:
             # a client that leaves must not hand the child to the next one before it has answered
             said = await asyncio.shield(asyncio.ensure_future(self._answer(asked)))
             if "error" in said:
-                wrong = said["setting"]
-                raise Refusal(
-                    400 if wrong else 500,
-                    f"{self.field}: {said['error']}" if wrong else said["error"],
-                    type="invalid_request_error" if wrong else "server_error",
-                    param=self.field if wrong else None,
-                    code="invalid_value" if wrong else "engine_error",
-                )
+                if said["setting"]:
+                    raise invalid(f"{self.field}: {said['error']}", self.field)
+                raise Refusal(500, said["error"], type="server_error", code="engine_error")
             raw = base64.b64decode(said["vectors"])
             vectors += struct.iter_unpack(f"{said['width']}f", raw)
             n_tokens += sum(said["n_tokens"])

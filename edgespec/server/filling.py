@@ -7,7 +7,7 @@ from pydantic import BaseModel, StrictFloat, StrictInt, StrictStr
 from edgespec.chat.fill_in import LAST_FILE, REPOSITORY, SNIPPET, Chunk, FillTokens, Gap, arranged
 from edgespec.engine.messages import Loaded
 from edgespec.server.answering import Answering
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.refusal import not_here
 
 WINDOW = 2048  # tokens around the gap, as llama-server's batch is by default
@@ -32,45 +32,35 @@ class GapFields(BaseModel):
     input_extra: Listed[ExtraChunk] | None = None
 
 
-class FillIn:
-    """Makes prompts for models that can fill in."""
+async def fill_prompt(answering: Answering, body: GapFields, limit: int | None) -> tuple[int, ...]:
+    """Returns the prompt of a gap as token ids. limit: tokens that may come. Raises Refusal."""
+    about = answering.loaded()
+    marks = fill_tokens(about)
+    answer = EXPECTED if limit is None else limit
+    room = max(0, about.n_ctx - min(answer, about.n_ctx // 2) - MARKS)
+    gap = await _gap(answering, body)
+    return arranged(gap, marks, bos=about.bos_token, window=min(WINDOW, room), room=room)
 
-    def __init__(self, answering: Answering) -> None:
-        self._answering = answering
 
-    async def prompt(self, body: GapFields, limit: int | None) -> tuple[int, ...]:
-        """Returns the prompt as token ids. limit: tokens that may come. Raises Refusal."""
-        about = self._answering.loaded()
-        marks = fill_tokens(about)
-        answer = EXPECTED if limit is None else limit
-        room = max(0, about.n_ctx - min(answer, about.n_ctx // 2) - MARKS)
-        window = min(WINDOW, room)
-        gap = await self._gap(body)
-        return arranged(gap, marks, bos=about.bos_token, window=window, room=room)
+async def _gap(answering: Answering, body: GapFields) -> Gap:
+    async def tokens_of(text: str) -> tuple[int, ...]:
+        return await answering.worker.tokenize(text, add_bos=False, special=False) if text else ()
 
-    async def _gap(self, body: GapFields) -> Gap:
-        chunks = body.input_extra or []
-        texts = [body.input_prefix, body.prompt, body.input_suffix, REPOSITORY, LAST_FILE, SNIPPET]
-        names = [f"{chunk.filename}\n" for chunk in chunks]
-        tokens = await asyncio.gather(
-            *(self._tokens(text) for text in (*texts, *names, *(chunk.text for chunk in chunks)))
-        )
-        prefix, prompt, suffix, repository, last_file, snippet, *others = tokens
-        parts = zip(others[: len(chunks)], others[len(chunks) :], strict=True)
-        return Gap(
-            prefix=prefix,
-            prompt=prompt,
-            suffix=suffix,
-            chunks=[Chunk(name, text) for name, text in parts],
-            repository=repository,
-            last_file=last_file,
-            snippet=snippet,
-        )
-
-    async def _tokens(self, text: str) -> tuple[int, ...]:
-        if not text:
-            return ()
-        return await self._answering.worker.tokenize(text, add_bos=False, special=False)
+    chunks = body.input_extra or []
+    texts = [body.input_prefix, body.prompt, body.input_suffix, REPOSITORY, LAST_FILE, SNIPPET]
+    names = [f"{chunk.filename}\n" for chunk in chunks]
+    tokens = await asyncio.gather(*map(tokens_of, (*texts, *names, *(chunk.text for chunk in chunks))))
+    prefix, prompt, suffix, repository, last_file, snippet, *others = tokens
+    parts = zip(others[: len(chunks)], others[len(chunks) :], strict=True)
+    return Gap(
+        prefix=prefix,
+        prompt=prompt,
+        suffix=suffix,
+        chunks=[Chunk(name, text) for name, text in parts],
+        repository=repository,
+        last_file=last_file,
+        snippet=snippet,
+    )
 
 
 def fill_tokens(about: Loaded) -> FillTokens:

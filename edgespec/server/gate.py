@@ -17,6 +17,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from urllib.parse import unquote
 
 from fastapi import HTTPException
@@ -55,7 +56,8 @@ class Gate:
         self._checked = _gated(self._app, settings, own_key=self._own_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._checked(scope, receive, send)
+        app = self._checked if scope["type"] == "http" else self._app
+        await app(scope, receive, send)
 
 
 def _gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
@@ -97,9 +99,6 @@ class _Drain:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         headers = Headers(scope=scope)
         whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
         held_back = headers.get("expect", "").lower() == "100-continue"  # until something is read
@@ -113,12 +112,10 @@ class _Drain:
 
         async def answering(message: Message) -> None:
             nonlocal whole
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(DRAIN_S):
                     while not (whole or held_back):
                         await reading()
-            except TimeoutError:
-                pass
             if not whole and message["type"] == "http.response.start":
                 whole = True  # or the rest of the answer would wait as long again
                 headers = [*message.get("headers", ()), (b"connection", b"close")]
@@ -137,9 +134,6 @@ class _Door:
         self._hosts = {name.lower() for name in hosts} | {"localhost", own, f"{own}.local"}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         headers = Headers(scope=scope)
         given = headers.get("host", LOCAL)  # monitors speak HTTP/1.0 without one, browsers never
         if whole := WHOLE_ADDRESS.fullmatch(scope["raw_path"].decode("ascii", "replace")):
@@ -147,10 +141,8 @@ class _Door:
             scope = {**scope, "path": unquote(path), "raw_path": path.encode()}
         host, origin = _name(given), headers.get("origin")
         if not (_is_address(host) or host in self._hosts or host.endswith(".localhost")):
-            named = host or given
-            sentence = (
-                f"Host {named!r} is not a name of this server: --allowed-host {host or 'NAME'} allows it"
-            )
+            named = f"Host {host or given!r} is not a name of this server"
+            sentence = f"{named}: --allowed-host {host or 'NAME'} allows it"
             await _refuse(Refusal(403, sentence, code="wrong_host"), scope, receive, send)
         elif origin and not self._may(origin, given):
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
@@ -205,7 +197,7 @@ class _Key:
         self._app, self._keys = app, [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        public = scope["type"] != "http" or scope["path"] in OPEN_PATHS or not self._keys
+        public = scope["path"] in OPEN_PATHS or not self._keys
         if public or self._opens(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
@@ -228,7 +220,7 @@ class _Body:
         self._app, self._seconds, self._most = app, seconds, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
         declared = Headers(scope=scope).get("content-length", "")

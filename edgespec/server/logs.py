@@ -117,8 +117,7 @@ class Logged:
 def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, Any]) -> None:
     path = scope["path"][:SHOWN_PATH].encode("ascii", "backslashreplace").decode()
     generation = state.get("generation")
-    figures = generation.figures() if generation else {}
-    tokens = ""
+    figures, tokens = generation.figures() if generation else {}, ""
     if figures:
         tokens = (
             f", {figures['prompt_tokens']} tokens of prompt ({figures['cached_tokens']} cached), "

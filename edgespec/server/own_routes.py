@@ -42,9 +42,8 @@ class OwnRoutes:
         """Says whether the engine runs."""
         current = self._worker.current
         state: str = current.state
-        if state == "unloaded":  # the next request loads it
-            return JSONResponse({"status": "ok"})
-        if state == "ready" and await self._worker.hears(HEARS_S):
+        # the next request loads what was unloaded
+        if state == "unloaded" or (state == "ready" and await self._worker.hears(HEARS_S)):
             return JSONResponse({"status": "ok"})
         if state == "ready" and current.state == "ready":
             state = "silent"

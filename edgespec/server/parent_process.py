@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import threading
+from contextlib import suppress
 from typing import Any
 
 from edgespec.errors import SettingError
@@ -30,26 +31,20 @@ class ParentProcess:
 
     def tell(self, event: str, **about: Any) -> None:
         """Sends the parent a message; ignores a parent that no longer listens."""
-        try:
+        with suppress(OSError):
             self._ears.write(json.dumps({"event": event, **about}).encode() + b"\n")
             self._ears.flush()
-        except OSError:
-            pass
 
     async def gone(self) -> None:
         """Waits until the parent has gone."""
         loop, end = asyncio.get_running_loop(), asyncio.Event()
 
         def listen() -> None:
-            try:
+            with suppress(OSError):
                 while self._words.read(4096):
                     pass
-            except OSError:
-                pass
-            try:
+            with suppress(RuntimeError):  # the loop has ended by itself
                 loop.call_soon_threadsafe(end.set)
-            except RuntimeError:  # the loop has ended by itself
-                pass
 
         threading.Thread(target=listen, daemon=True).start()
         await end.wait()

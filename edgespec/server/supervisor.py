@@ -45,7 +45,7 @@ class Supervisor:
         self._sleeping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.workers: dict[LoadRequest, WorkerLife] = {}
-        self._first = self._last = self.of(load, first=True)  # the last that was begun
+        self.first = self._last = self.of(load, first=True)  # the last that was begun
 
     def of(self, load: LoadRequest | None, *, first: bool = False) -> WorkerLife:
         """Returns a pair, in memory or not; None is the current one."""
@@ -77,11 +77,6 @@ class Supervisor:
         """How many requests are running or waiting."""
         return sum(worker.requests for worker in self.workers.values())
 
-    @property
-    def settled(self) -> asyncio.Event:
-        """Set when the first load has succeeded or failed."""
-        return self._first.settled
-
     def status_of(self, load: LoadRequest | None = None) -> EngineStatus:
         """Returns the state of a pair; None is the current one."""
         worker = self.of(load)
@@ -104,10 +99,6 @@ class Supervisor:
 
     def _chosen(self, load: LoadRequest | None) -> list[WorkerLife]:
         return [self.of(load)] if load else [*self.workers.values()]
-
-    def start(self) -> None:
-        """Starts the first worker, in the background."""
-        self._first.begin()
 
     def close(self, reason: Refusal) -> None:
         """Takes no more requests: those that wait for a pair get the reason, what is running goes on."""
@@ -157,9 +148,6 @@ class Supervisor:
         unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, if the
         first one is still being loaded, if a worker that died is being restarted, and if it is unloaded by
         force.
-
-            async with supervisor.lease() as worker:
-                worker.submit(..., listener)
         """
         worker = await self._take(load, force=False)
         try:
@@ -212,8 +200,7 @@ class Supervisor:
             worker.lease(1)
         try:
             while worker.state == "loading" and not (worker.first or worker.why):
-                await self._news.wait()
-                self._check(force=True)
+                await self._different(force=True)
                 worker.check()
             if worker.state == "unloaded":
                 assert worker.failed
@@ -238,10 +225,7 @@ class Supervisor:
             least = min(idle or others, key=lambda one: one.used)
             if force and not idle:
                 least.refuse(SWITCHED)
-            if least.idle:
-                await self._end(least)
-            else:
-                await self._different(force)
+            await (self._end(least) if least.idle else self._different(force))
 
     async def _fits(self, load: LoadRequest, others: list[WorkerLife]) -> bool:
         """Returns whether a pair fits beside others as it does alone; asks llama.cpp for a second."""
@@ -286,7 +270,6 @@ class Supervisor:
         news.set()
         if self._timer:
             self._timer.cancel()
-            self._timer = None
         if not (self._sleeping or self._closed) and (due := self._due()):
             wait = min(due.values()) - time.monotonic()
             self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._wake)
@@ -301,16 +284,13 @@ class Supervisor:
         self._apart(self._sleep())
 
     async def _sleep(self) -> None:
-        try:
+        with contextlib.suppress(Refusal):
             async with self._my_turn(force=False):
                 for worker, at in self._due().items():
                     if at <= time.monotonic():
                         await self._end(worker)
-        except Refusal:
-            pass
-        finally:
-            self._sleeping = False
-            self._moved()
+        self._sleeping = False
+        self._moved()
 
     def _apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
 from edgespec.engine.messages import HEAD, ToWorker, packed, unpacked
 from edgespec.system.isolate import PRIVATE
@@ -78,7 +78,8 @@ class WorkerProcess:
 
 
 async def new_worker() -> WorkerProcess:
-    """Starts a worker; if this is cancelled meanwhile, none is left."""
+    """Starts a worker; if this is cancelled meanwhile, none is left. llama.cpp's log goes to the pipe."""
+    kept = {name: value for name, value in os.environ.items() if name not in PRIVATE}  # no key
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             sys.executable,
@@ -88,7 +89,7 @@ async def new_worker() -> WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(os.environ),
+            env={**kept, "EDGESPEC_LOG": "1"},
             start_new_session=True,
         )
     )
@@ -99,9 +100,3 @@ async def new_worker() -> WorkerProcess:
         process.kill()
         await process.communicate()
         raise
-
-
-def _environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns the child's environment: llama.cpp's log goes to the pipe, and no key with it."""
-    kept = {name: value for name, value in environment.items() if name not in PRIVATE}
-    return {**kept, "EDGESPEC_LOG": "1"}

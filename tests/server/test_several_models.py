@@ -250,9 +250,9 @@ def test_who_is_unloaded_for_another_is_idle_and_least_used(
             return len(others) < room
 
         monkeypatch.setattr(engines, "_fits", fits)
-        engines.start()
+        engines.first.begin()
         try:
-            await engines.settled.wait()
+            await engines.first.settled.wait()
             await engines.load(loads[1])
             async with engines.lease(loads[0]):
                 await engines.load(loads[2])

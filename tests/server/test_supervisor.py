@@ -84,10 +84,10 @@ async def supervised(
 ) -> AsyncIterator[Supervisor]:
     worker = Supervisor(load, **how)
     worker.unload_after(idle_s)
-    worker.start()
+    worker.first.begin()
     try:
         async with asyncio.timeout(WAIT_S):
-            await worker.settled.wait()
+            await worker.first.settled.wait()
             yield worker
     finally:
         await worker.stop()

@@ -11,6 +11,7 @@
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -119,7 +120,7 @@ def summary(samples: Iterable[Sample], mode: str, line: str, base: str) -> Summa
         acceptance_by_position=tuple(s / r for s, r in zip(stayed, reached, strict=True)),
         reached_by_position=tuple(reached),
         seconds=_added(sample.seconds for sample in mine),
-        sources=_sources(rounds),
+        sources=dict(Counter(source for round_ in rounds for source in round_.sources)),
         speedup=None if line == base else speedup(everything, line, base),
     )
 
@@ -159,14 +160,6 @@ def _positions(judged: Sequence[RoundRecord]) -> tuple[list[int], list[int]]:
 def _added(shares: Iterable[dict[str, float] | None]) -> dict[str, float] | None:
     known = [share for share in shares if share is not None]
     return {name: sum(share[name] for share in known) for name in known[0]} if known else None
-
-
-def _sources(rounds: Sequence[RoundRecord]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for round_ in rounds:
-        for source in round_.sources:
-            counts[source] = counts.get(source, 0) + 1
-    return counts
 
 
 # ---- ratios -----------------------------------------------------------------------------------------------

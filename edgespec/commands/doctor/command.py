@@ -45,14 +45,13 @@ def run(arguments: argparse.Namespace) -> int:
     pair_settings(arguments)  # refuses wrong values before anything is checked
     found: list[Finding] = []
     try:
-        for findings in _checks(arguments):
-            found += findings
-            StatusLine().show(f"looked at {findings[-1].topic} ..." if findings else "")
+        with StatusLine() as line:
+            for findings in _checks(arguments):
+                found += findings
+                line.show(f"looked at {findings[-1].topic} ..." if findings else "")
     except KeyboardInterrupt:
-        StatusLine().clear()
         print("edgespec: stopped", file=sys.stderr)
         return INTERRUPTED
-    StatusLine().clear()
     if arguments.json:
         print(document(found))
     else:

@@ -12,12 +12,7 @@ from pathlib import Path
 
 from edgespec.commands import flags
 from edgespec.commands.serve.flags import add_defaults, add_endpoint, add_engine, add_safety
-from edgespec.commands.serve.listening import (
-    addresses,
-    in_ollamas_place,
-    listening,
-    refuse_strangers,
-)
+from edgespec.commands.serve.listening import addresses, in_ollamas_place, listening, refuse_strangers
 from edgespec.commands.serve.settings_in_force import SettingsInForce
 from edgespec.core.values import FREE, DrafterName
 from edgespec.engine.messages import LoadRequest
@@ -92,7 +87,7 @@ async def _serve(
         say(f"using the settings in {file.path}")
     worker = Supervisor(load, most=settings.models_max, tell=say)
     ended = _cancelled_by_sigterm()
-    worker.start()
+    worker.first.begin()
     try:
         from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
 

@@ -3,9 +3,7 @@
 import argparse
 
 from edgespec.commands import flags
-from edgespec.commands.serve.listening import (
-    OLLAMA,
-)
+from edgespec.commands.serve.listening import OLLAMA
 from edgespec.core.values import DRAFTERS
 
 

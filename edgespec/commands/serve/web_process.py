@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import os
 import signal
 import socket
 import time
@@ -54,15 +53,8 @@ async def serve(
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     Connection.most = room_for_connections()
     host, port = listeners[0].getsockname()[:2]
-    state = first_state(
-        load,
-        pairs,
-        host=host,
-        port=port,
-        pid=os.getpid(),
-        private=parent is not None,
-        template=settings.chat_template,
-    )
+    private, template = parent is not None, settings.chat_template
+    state = first_state(load, pairs, host=host, port=port, private=private, template=template)
     embeddings, reranker = Embeddings(settings.embed), Reranker(settings.rerank)
     for beside in (embeddings, reranker):
         beside.keep(settings.idle_s)
@@ -145,7 +137,7 @@ def _how(app: ASGIApp) -> uvicorn.Config:
 
 async def _end_unless_loaded(worker: Supervisor, server: StoppableServer) -> None:
     """Ends the server if what it was started with cannot be loaded."""
-    await worker.settled.wait()
+    await worker.first.settled.wait()
     server.should_exit = server.should_exit or not worker.current.about
 
 

@@ -133,20 +133,10 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `verify` has beside those of the model."""
     command.set_defaults(drafter="auto", draft_length=None)
     group = command.add_argument_group("verifying")
-    group.add_argument(
-        "--seconds",
-        type=float,
-        default=SECONDS,
-        metavar="S",
-        help=f"total time limit ({SECONDS:.0f})",
-    )
-    group.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE",
-        help="write every figure to FILE; without FILE, print them",
-    )
+    limit = f"total time limit ({SECONDS:.0f})"
+    figures = "write every figure to FILE; without FILE, print them"
+    group.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=limit)
+    group.add_argument("--json", nargs="?", const="-", metavar="FILE", help=figures)
     group.add_argument("--rng-seed", type=int, metavar="N", help="repeat the random draws of an earlier run")
     flags.add_model(command)
 
@@ -167,22 +157,18 @@ def run(arguments: argparse.Namespace) -> int:
     rng_seed = arguments.rng_seed
     if rng_seed is None:
         rng_seed = int(np.random.default_rng().integers(10**6))
-    shown = _Shown(started, arguments.seconds)
-    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
-        try:
-            report = run_checks(
-                pair,
-                Effort(arguments.seconds),
-                rng_seed=rng_seed,
-                started=started,
-                cancelled=interrupt,
-                on_progress=shown,
-            )
-        finally:
-            shown.clear()
-        if interrupt.asked:
-            print("edgespec: stopped, so nothing is decided", file=sys.stderr)
-            return INTERRUPTED
+    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt, StatusLine() as line:
+        report = run_checks(
+            pair,
+            Effort(arguments.seconds),
+            rng_seed=rng_seed,
+            started=started,
+            cancelled=interrupt,
+            on_progress=_Shown(line, started, arguments.seconds),
+        )
+    if interrupt.asked:
+        print("edgespec: stopped, so nothing is decided", file=sys.stderr)
+        return INTERRUPTED
     if arguments.json != "-":
         print("\n".join(report.lines(min(100, shutil.get_terminal_size().columns))))
     if file:
@@ -193,11 +179,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Shown:
-    """One line on a terminal that shows progress, and clears itself."""
+    """Shows progress in a line, ten times a second at most."""
 
-    def __init__(self, started: float, seconds: float) -> None:
-        self._started, self._seconds, self._at = started, seconds, 0.0
-        self._line = StatusLine()
+    def __init__(self, line: StatusLine, started: float, seconds: float) -> None:
+        self._line, self._started, self._seconds, self._at = line, started, seconds, 0.0
 
     def __call__(self, what: str, done: int, total: int) -> None:
         now = time.perf_counter()
@@ -206,7 +191,3 @@ class _Shown:
         self._at = now
         spent = f"{now - self._started:.0f} s of {self._seconds:.0f} s at most"
         self._line.show(f"{what}: {done:,} of {total:,}; {spent}")
-
-    def clear(self) -> None:
-        """Clears the line."""
-        self._line.clear()

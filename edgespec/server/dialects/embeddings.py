@@ -13,7 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field, StrictInt, StrictStr
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.embeddings import Embeddings, Text
 from edgespec.server.refusal import missing
 

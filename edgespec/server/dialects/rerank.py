@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.embeddings import Reranker
 
 

@@ -4,8 +4,11 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
-from edgespec.server.dialects.lists import Listed
+from edgespec.chat.conversation import Composed
+from edgespec.chat.forced_call import FORCED
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.refusal import invalid
+from edgespec.server.turns import TurnReader
 
 SILENT = ("none", "minimal")  # efforts that mean: do not reason
 Name = Annotated[StrictStr, Field(min_length=1, max_length=256)]
@@ -109,7 +112,8 @@ class ToolFields(BaseModel):
         told = {"reasoning_effort": effort} if effort and effort not in SILENT else {}
         return {**thinking, **told, **(self.chat_template_kwargs or {})}
 
-    @property
-    def shows_thoughts_apart(self) -> bool:
-        """True if reasoning goes to `reasoning_content`, False if it stays in the content."""
-        return self.reasoning_format != "none"
+    def readers(self, composed: Composed, n: int = 1) -> list[TurnReader]:
+        """Returns a reader for each of n choices: of reasoning apart from the content, or as part of it."""
+        apart, several = self.reasoning_format != "none", self.parallel_tool_calls is not False
+        forced = composed.family is FORCED
+        return [TurnReader(composed.parser(), apart, several, forced) for _ in range(n)]

@@ -129,11 +129,9 @@ class MessageAnswer:
     def _end(self) -> list[Event]:
         if not self._open:
             return []
-        signed = (
-            [self._more({"type": "signature_delta", "signature": ""})] if self._open == "thinking" else []
-        )
-        self._open = ""
-        return [*signed, ("content_block_stop", {"index": self._blocks - 1})]
+        signed = [self._more({"type": "signature_delta", "signature": ""})]
+        thought, self._open = self._open == "thinking", ""
+        return [*(signed if thought else ()), ("content_block_stop", {"index": self._blocks - 1})]
 
 
 def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import ChatRequest, SharedFields, StopText
+from edgespec.server.dialects.openai.requests import SharedFields, StopText
 from edgespec.server.dialects.tools import Name
-from edgespec.server.dialects.translation import as_chat
+from edgespec.server.dialects.translation import Translated
 from edgespec.server.refusal import Refusal
 
 # A stamp that one assistant puts into its system prompt and changes every time. With it, no prompt would
@@ -91,7 +91,7 @@ class OutputConfig(BaseModel):
     format: OutputFormat | None = None
 
 
-class CountRequest(BaseModel):
+class CountRequest(Translated):
     """POST /v1/messages/count_tokens; /v1/messages shares these fields."""
 
     model: StrictStr | None = None
@@ -104,7 +104,6 @@ class CountRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Returns the corresponding fields of a chat request."""
         system = [{"role": "system", "content": _system(self.system)}] if self.system else []
         choice = self.tool_choice
         thinking = self.thinking and self.thinking.type != "adaptive"
@@ -123,10 +122,6 @@ class CountRequest(BaseModel):
         if not (self.output_config and self.output_config.format):
             return None
         return {"type": "json_schema", "json_schema": {"schema": self.output_config.format.schema_}}
-
-    def as_chat(self) -> ChatRequest:
-        """Returns it as a chat request; raises RequestValidationError or Refusal."""
-        return as_chat(self.fields())
 
 
 class MessagesRequest(CountRequest, SharedFields):

@@ -5,11 +5,10 @@ from typing import ClassVar
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialect import Dialect, with_pair
 from edgespec.server.dialects.anthropic.answers import MessageAnswer, error_of
 from edgespec.server.dialects.anthropic.requests import CountRequest, MessagesRequest
-from edgespec.server.turns import readers
 
 
 class AnthropicDialect(Dialect):
@@ -28,10 +27,9 @@ class AnthropicDialect(Dialect):
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
         [submit], composed = await self.answering.chat_submits(body)
-        several = body.parallel_tool_calls is not False
         answer = MessageAnswer(
             self.answering.name(),
-            readers(composed, 1, several=several)[0],
+            body.readers(composed)[0],
             request.state.request_id,
             tuple(wanted.stop_sequences or ()),
         )

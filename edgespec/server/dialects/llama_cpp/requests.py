@@ -16,7 +16,7 @@ from pydantic import (
 
 from edgespec.core.request import Scoring
 from edgespec.sampling.settings import NUMBERS
-from edgespec.server.dialects.lists import Biases, Listed
+from edgespec.server.dialects.fields import Biases, Listed
 from edgespec.server.dialects.openai.requests import GenerationRequest, TokenId
 from edgespec.server.filling import GapFields
 from edgespec.server.refusal import unsupported

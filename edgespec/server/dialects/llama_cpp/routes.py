@@ -15,10 +15,10 @@ from edgespec.engine.messages import Loaded, SlotName
 from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialect import Dialect, with_pair
 from edgespec.server.dialects.embeddings import in_pieces
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
@@ -32,7 +32,7 @@ from edgespec.server.dialects.llama_cpp.requests import (
 )
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
-from edgespec.server.filling import FillIn, fill_tokens
+from edgespec.server.filling import fill_prompt, fill_tokens
 from edgespec.server.media import marked
 from edgespec.server.refusal import Refusal, closed, missing, not_here, unsupported
 
@@ -73,7 +73,7 @@ class LlamaCppDialect(Dialect):
         """Fills the gap between two texts."""
         body.check()
         fill_tokens(self.answering.loaded())
-        prompt = await FillIn(self.answering).prompt(body, body.limit())
+        prompt = await fill_prompt(self.answering, body, body.limit())
         return await self._answer(body, [prompt], (body.n or 1) > 1, request)
 
     async def _answer(

@@ -21,8 +21,9 @@ from pydantic import BaseModel
 
 from edgespec.chat.families.known import PLAIN
 from edgespec.engine.messages import Prompt, Submit
-from edgespec.server.answering import Answering, Dialect, with_pair
+from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialect import Dialect, with_pair
 from edgespec.server.dialects.embeddings import in_pieces, texts_of
 from edgespec.server.dialects.ollama.answers import (
     NANO,
@@ -43,10 +44,10 @@ from edgespec.server.dialects.ollama.requests import (
 )
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.embeddings import Embedded, Text
-from edgespec.server.filling import FillIn, GapFields
+from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal, not_here
-from edgespec.server.turns import TurnReader, readers
+from edgespec.server.turns import TurnReader
 from edgespec_models.shelf.store import StoreError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class OllamaDialect(Dialect):
             return self._nothing(wanted, chats=True)
         body = wanted.as_chat()
         submits, composed = await self.answering.chat_submits(body)
-        return await self._answer(wanted, body, request, submits, readers(composed, 1)[0], chats=True)
+        return await self._answer(wanted, body, request, submits, body.readers(composed)[0], chats=True)
 
     @with_pair
     async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
@@ -110,12 +111,12 @@ class OllamaDialect(Dialect):
         if not (wanted.raw or wanted.suffix):
             submits, composed = await self.answering.chat_submits(body)
             submits = [replace(s, prompt=await self._behind(wanted.context, s)) for s in submits]
-            turn = readers(composed, 1)[0]
+            turn = body.readers(composed)[0]
             return await self._answer(wanted, body, request, submits, turn, chats=False)
         prompt: str | tuple[int, ...] = wanted.prompt or ""
         if wanted.suffix:
             gap = GapFields(input_prefix=wanted.prompt or "", input_suffix=wanted.suffix)
-            prompt = await FillIn(self.answering).prompt(gap, body.limit())
+            prompt = await fill_prompt(self.answering, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         return await self._answer(wanted, body, request, submits, TurnReader(PLAIN.parser({})), chats=False)
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, StrictStr
 
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mark
-from edgespec.server.dialects.lists import Listed
+from edgespec.server.dialects.fields import Listed
 from edgespec.server.media import attached, from_base64, from_url
 from edgespec.server.refusal import Refusal, invalid
 from edgespec.server.remote_media import is_remote

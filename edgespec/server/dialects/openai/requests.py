@@ -19,8 +19,7 @@ from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.adapters import Scales
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
-from edgespec.server.dialects.lists import Biases, Listed
-from edgespec.server.dialects.numbers import Number, with_numbers
+from edgespec.server.dialects.fields import Biases, Listed, Number, with_numbers
 from edgespec.server.dialects.openai.messages import RequestMessage
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
@@ -63,8 +62,8 @@ def scales_of(listed: Sequence[AdapterScale], now: Scales, *, param: str | None 
     given = {adapter.id: float(adapter.scale) for adapter in listed}
     wrong = next((i for i in given if i >= len(now)), None)
     if wrong is not None:
-        has = f"{len(now)} adapters" if now else "no adapters"
-        raise invalid(f"there is no LoRA adapter {wrong}: the model was loaded with {has} (--lora)", param)
+        has = f"the model was loaded with {len(now) or 'no'} adapters (--lora)"
+        raise invalid(f"there is no LoRA adapter {wrong}: {has}", param)
     return tuple(given.get(i, 0.0) for i in range(len(now)))
 
 

@@ -6,13 +6,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from edgespec.engine.messages import Submit
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialect import Dialect, with_pair
 from edgespec.server.dialects.openai.answers import CompletionAnswer
 from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
-from edgespec.server.filling import FillIn, GapFields
-from edgespec.server.turns import readers
+from edgespec.server.filling import GapFields, fill_prompt
 
 
 class OpenAIDialect(Dialect):
@@ -36,13 +35,12 @@ class OpenAIDialect(Dialect):
         body.check()
         about = self.answering.loaded()
         submits, composed = await self.answering.chat_submits(body)
-        several = body.parallel_tool_calls is not False
         verbose = self.answering.settings.verbose if body.verbose is None else body.verbose
         answer = ChatAnswer(
             self.answering.name(),
             about.plain_s,
             body,
-            turns=readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several),
+            turns=body.readers(composed, len(submits)),
             prompt=composed.text if verbose else None,
             functions=body.calls_functions,
         )
@@ -67,7 +65,7 @@ class OpenAIDialect(Dialect):
         prompts = body.prompts()
         if body.suffix is not None:
             filled = GapFields(input_prefix=str(prompts[0]), input_suffix=body.suffix)
-            prompts = [await FillIn(self.answering).prompt(filled, body.limit())]
+            prompts = [await fill_prompt(self.answering, filled, body.limit())]
         submits = [
             submit
             for prompt in prompts
@@ -84,7 +82,7 @@ class OpenAIDialect(Dialect):
         if body.seed is None:
             body.seed = body.random_seed
         gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
-        prompt = await FillIn(self.answering).prompt(gap, body.limit())
+        prompt = await fill_prompt(self.answering, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         answer = FillAnswer(self.answering.name(), about.plain_s, body)
         return await self.answering.answer(request, submits, answer, body)

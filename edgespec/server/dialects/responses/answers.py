@@ -51,9 +51,8 @@ class ResponseAnswer:
         async for part in generation.rounds():
             for delta in self.turn.feed(part.round):
                 self._events(delta)
-        choice = generation.choices[0]
-        timings = choice.timings(self.plain_s)
-        return {**self._response(_status(choice.finish), generation), "timings": timings}
+        status = _status(generation.choices[0].finish)
+        return {**self._response(status, generation), **self._beside(generation)}
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a response; a failure in the middle is its last event."""
@@ -72,7 +71,8 @@ class ResponseAnswer:
                         yield self._event(name, {**data, **beside})
                 finish = part.round.finish or finish
         except Refusal as refusal:
-            failed = {**self._response("failed", generation), "error": _error(refusal)}
+            error = {"code": "server_error", "message": refusal.message}
+            failed = {**self._response("failed", generation), "error": error}
             yield self._event("response.failed", {"response": failed})
             return
         for last_event in self._end():
@@ -86,8 +86,7 @@ class ResponseAnswer:
 
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
         self._said += 1
-        numbered = {"type": name, "sequence_number": self._said - 1, **data}
-        return event(numbered, name)
+        return event({"type": name, "sequence_number": self._said - 1, **data}, name)
 
     def _response(self, status: str, generation: AnswerChoices | None) -> dict[str, Any]:
         ended = status != "in_progress"
@@ -146,10 +145,8 @@ class ResponseAnswer:
         return events
 
     def _added(self, item: Item) -> Event:
-        return "response.output_item.added", {
-            "output_index": item.index,
-            "item": self._item(item, "in_progress"),
-        }
+        begun = self._item(item, "in_progress")
+        return "response.output_item.added", {"output_index": item.index, "item": begun}
 
     def _more(self, text: str) -> list[Event]:
         item = self._items[-1]
@@ -192,16 +189,11 @@ class ResponseAnswer:
     def _item(self, item: Item, status: str) -> dict[str, Any]:
         """Returns an item as clients read it."""
         begun = status == "in_progress"
-        said = "in_progress" if begun else "completed" if status != "incomplete" else "incomplete"
+        said = status if status in ("in_progress", "incomplete") else "completed"
         if item.kind == "message":
             part = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
-            return {
-                "type": "message",
-                "id": item.id,
-                "role": "assistant",
-                "status": said,
-                "content": [] if begun else [part],
-            }
+            content = [] if begun else [part]
+            return {"type": "message", "id": item.id, "role": "assistant", "status": said, "content": content}
         if item.kind == "reasoning":
             part = {"type": "reasoning_text", "text": item.text}
             return {
@@ -226,10 +218,6 @@ def _place(item: Item) -> dict[str, Any]:
 
 def _status(finish: str | None) -> str:
     return "incomplete" if finish == "length" else "completed"
-
-
-def _error(refusal: Refusal) -> dict[str, Any]:
-    return {"code": "server_error", "message": refusal.message}
 
 
 def _input(arguments: str) -> str:

@@ -5,11 +5,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from edgespec.server.answering import Dialect, with_pair
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialect import Dialect, with_pair
 from edgespec.server.dialects.responses.answers import ResponseAnswer
 from edgespec.server.dialects.responses.requests import InputRequest, ResponsesRequest
-from edgespec.server.turns import readers
 
 
 class ResponsesDialect(Dialect):
@@ -29,10 +28,9 @@ class ResponsesDialect(Dialect):
         body = wanted.as_chat()
         about = self.answering.loaded()
         [submit], composed = await self.answering.chat_submits(body)
-        several = body.parallel_tool_calls is not False
         answer = ResponseAnswer(
             self.answering.name(),
-            readers(composed, 1, several=several)[0],
+            body.readers(composed)[0],
             wanted.echoed(),
             wanted.known_tools(),
             about.plain_s,

@@ -1,0 +1,83 @@
+"""What every dialect is: handlers of one API's requests, each under a lease of the pair that it needs."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from copy import copy
+from functools import wraps
+from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
+
+from fastapi import APIRouter
+from pydantic import BaseModel
+
+from edgespec.server.answering import Answering, EventStream
+from edgespec.server.early_stream import at_once_or_early
+from edgespec.server.refusal import ErrorShape
+from edgespec.server.worker_life import WorkerLife
+
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+class Dialect:
+    """The handlers of one API's requests, and their `routes`."""
+
+    errors: ClassVar[Mapping[str, ErrorShape]] = {}  # by the beginning of a path, unless they are OpenAI's
+
+    stream: ClassVar[type[EventStream]] = EventStream
+
+    def __init__(self, answering: Answering) -> None:
+        self.answering = answering
+
+    def routes(self) -> APIRouter:
+        """Returns the routes of this dialect."""
+        raise NotImplementedError
+
+    def streams(self, body: BaseModel) -> bool:
+        """Returns whether a request asks for a stream."""
+        return bool(getattr(body, "stream", None))
+
+    def of(self, worker: WorkerLife) -> Self:
+        """Returns the same handlers for one pair."""
+        made = copy(self)
+        made.answering = self.answering.of(worker)
+        return made
+
+
+_D = TypeVar("_D", bound=Dialect)
+_Handler = Callable[Concatenate[_D, _P], Coroutine[Any, Any, _T]]
+
+
+def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
+    """Loads the pair that the request names, or the current one, and keeps it until the handler has returned.
+
+    What the handler submits keeps the pair loaded after that. Raises Refusal if it cannot be loaded. If
+    the client leaves while it waits, nothing is loaded for it.
+    """
+
+    @wraps(handler)
+    async def under_a_lease(dialect: _D, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        answering = dialect.answering
+        bodies = [value for value in kwargs.values() if isinstance(value, BaseModel)]
+        load = answering.pairs.called(next((getattr(body, "model", None) for body in bodies), None))
+        worker = answering.engines.of(load)
+        if any(getattr(body, "unloads", False) for body in bodies):
+            return await handler(dialect.of(worker), *args, **kwargs)
+
+        async def answered() -> _T:
+            lease = answering.engines.lease(load)
+            worker = await answering.wait_for(lease)
+            try:
+                return await handler(dialect.of(worker), *args, **kwargs)
+            finally:
+                await lease.__aexit__(None, None, None)
+
+        if worker.state == "ready" or not any(map(dialect.streams, bodies)):
+            return await answered()
+
+        def sign() -> bytes:
+            return dialect.stream.sign(answering.pairs.name_of(worker.load), worker.loading[1])
+
+        working: asyncio.Task[Any] = asyncio.ensure_future(answered())
+        return cast(_T, await at_once_or_early(working, dialect.stream.kind, sign))
+
+    return under_a_lease
