@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import Literal, Protocol
 
 from fastapi import Request
@@ -146,19 +147,18 @@ class Answering:
         thinking = self.settings.defaults.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
 
-        def work() -> Composed:
-            return compose(
-                template,
-                messages,
-                bos=about.bos,
-                eos=about.eos,
-                tools=tools,
-                documents=body.documents,
-                variables={**usual, **body.variables()},
-                add_generation_prompt=body.add_generation_prompt is not False,
-                go_on=body.goes_on(),
-            )
-
+        work = partial(
+            compose,
+            template,
+            messages,
+            bos=about.bos,
+            eos=about.eos,
+            tools=tools,
+            documents=body.documents,
+            variables={**usual, **body.variables()},
+            add_generation_prompt=body.add_generation_prompt is not False,
+            go_on=body.goes_on(),
+        )
         given_up = threading.Event()
         GIVEN_UP.set(given_up)
         try:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from edgespec.commands.prompts import TokenizedPrompt
 from edgespec.commands.verify.equality import REACH
-from edgespec.commands.verify.prompts import TokenizedPrompt
 from edgespec.core.loop import Want
 from edgespec.engine.pair import Pair
 

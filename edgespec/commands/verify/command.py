@@ -19,10 +19,9 @@ import numpy as np
 from edgespec.commands import flags
 from edgespec.commands.bench.record import check_writable, write
 from edgespec.commands.open_pair import open_pair
-from edgespec.commands.prompts import built_in
+from edgespec.commands.prompts import built_in, fitting_prompts
 from edgespec.commands.status_line import StatusLine
 from edgespec.commands.verify.budget import LEAST_TOKENS, Deadline, Progress, TargetSpeed, measured, text_plan
-from edgespec.commands.verify.prompts import fitting_prompts
 from edgespec.commands.verify.report import Report
 from edgespec.commands.verify.samples import ChiSquare, check_distribution, sampling_for, telling_prompt
 from edgespec.commands.verify.texts import GREEDY, SEEDED, Way, check_batches, compare_texts

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.commands.prompts import TokenizedPrompt
 from edgespec.commands.verify.budget import Deadline, Progress, TargetSpeed
 from edgespec.commands.verify.equality import largest_difference
 from edgespec.commands.verify.goodness import (
@@ -19,7 +20,6 @@ from edgespec.commands.verify.goodness import (
     total_variation,
     visible,
 )
-from edgespec.commands.verify.prompts import TokenizedPrompt
 from edgespec.commands.verify.row_memory import RowMemory
 from edgespec.commands.verify.texts import Way
 from edgespec.core.loop import Want

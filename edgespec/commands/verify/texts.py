@@ -6,10 +6,9 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from edgespec.commands.prompts import built_in
+from edgespec.commands.prompts import TokenizedPrompt, built_in
 from edgespec.commands.verify.budget import MOST_TOKENS, Deadline, Progress, TargetSpeed
 from edgespec.commands.verify.equality import BatchShape, Difference, batch_shapes, difference, output
-from edgespec.commands.verify.prompts import TokenizedPrompt
 from edgespec.core.request import Request
 from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair

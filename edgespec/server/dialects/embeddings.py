@@ -53,9 +53,8 @@ class EmbeddingDialect:
     def routes(self) -> APIRouter:
         """Returns the routes."""
         return checked_router(
-            ("POST", "/v1/embeddings", self.openai),
-            ("POST", "/embeddings", self.llama_cpp),
-            ("POST", "/embedding", self.llama_cpp),
+            ("POST", self.openai, "/v1/embeddings"),
+            ("POST", self.llama_cpp, "/embeddings", "/embedding"),
         )
 
     async def openai(self, wanted: EmbeddingRequest) -> Response:

@@ -28,8 +28,7 @@ class RerankDialect:
 
     def routes(self) -> APIRouter:
         """Returns the routes."""
-        paths = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
-        return checked_router(*(("POST", path, self.rank) for path in paths))
+        return checked_router(("POST", self.rank, "/v1/rerank", "/rerank", "/v1/reranking", "/reranking"))
 
     async def rank(self, wanted: RerankRequest) -> Any:
         """Says how well each document fits the query, the best first."""

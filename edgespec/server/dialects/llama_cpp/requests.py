@@ -1,6 +1,6 @@
 """What clients of llama.cpp's own server ask for: /completion, /infill, /tokenize, /detokenize."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -44,6 +44,9 @@ class LlamaGenerationRequest(GenerationRequest):
     the context is full) are one here, where no context is shifted.
     """
 
+    limits: ClassVar = ("max_tokens", "n_predict", "max_completion_tokens")
+    may_be_0: ClassVar = limits
+
     max_tokens: StrictInt | None = None
     max_completion_tokens: StrictInt | None = None
     n_probs: Annotated[StrictInt, Field(ge=0, le=100)] | None = None
@@ -86,24 +89,6 @@ class LlamaGenerationRequest(GenerationRequest):
         ):
             if wanted:
                 raise unsupported(name, f"it is not supported: leave it out, or {instead}")
-
-    @property
-    def _most(self) -> int | None:
-        names = self.max_tokens, self.n_predict, self.max_completion_tokens
-        return next((most for most in names if most is not None), None)
-
-    @property
-    def says_limit(self) -> bool:
-        return self._most is not None
-
-    @property
-    def warms_up(self) -> bool:
-        """True if nothing is to be generated: only the prompt is read, for a request that comes soon."""
-        return self._most == 0
-
-    def limit(self) -> int | None:
-        most = self._most
-        return None if most is None or most < 0 else max(1, most)
 
     def scoring(self) -> Scoring | None:
         return Scoring(self.n_probs, bool(self.post_sampling_probs)) if self.n_probs else None

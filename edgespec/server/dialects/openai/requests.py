@@ -8,7 +8,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
@@ -86,6 +87,9 @@ class SharedFields(BaseModel):
 class GenerationRequest(FormFields):
     """What chats and completions share."""
 
+    limits: ClassVar[tuple[str, ...]] = ("max_tokens", "n_predict")  # fields of which the first given counts
+    may_be_0: ClassVar[tuple[str, ...]] = ("n_predict",)
+
     model: StrictStr | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
@@ -106,7 +110,7 @@ class GenerationRequest(FormFields):
     lora: Annotated[Listed[AdapterScale], Field(max_length=64)] | None = None  # llama-server's
     edgespec: Speculation | None = None
 
-    @property
+    @cached_property
     def speculation(self) -> Speculation:
         return self.edgespec or Speculation()
 
@@ -118,26 +122,28 @@ class GenerationRequest(FormFields):
         """Returns which scores of tokens are wanted."""
         return None
 
+    @property
+    def _most(self) -> tuple[str, int | None]:
+        given = ((name, getattr(self, name)) for name in self.limits)
+        return next(((name, most) for name, most in given if most is not None), ("", None))
+
     def limit(self) -> int | None:
         """Returns how many tokens may come; None for what fits (as -1 says, too)."""
-        if self.max_tokens is None and self.n_predict is not None:
-            return None if self.n_predict < 0 else max(1, self.n_predict)
-        return self._limit("max_tokens", self.max_tokens)
+        name, most = self._most
+        if most == 0 and not self.warms_up:
+            raise invalid(f"{name} is 0: it must be 1 or more", name)
+        return None if most is None or most < 0 else max(1, most)
 
     @property
     def says_limit(self) -> bool:
         """True if a number of tokens is given."""
-        return self.max_tokens is not None or self.n_predict is not None
+        return self._most[1] is not None
 
-    @property
+    @cached_property
     def warms_up(self) -> bool:
         """True if nothing is to be generated: only the prompt is read, for a request that comes soon."""
-        return self.n_predict == 0 and self.max_tokens is None
-
-    def _limit(self, name: str, value: int | None) -> int | None:
-        if value == 0:
-            raise invalid(f"{name} is 0: it must be 1 or more", name)
-        return None if value == -1 else value
+        name, most = self._most
+        return most == 0 and name in self.may_be_0
 
     def counted(self, prompts: list[_P]) -> list[_P]:
         """Returns the prompts; raises Refusal for none, or too many."""
@@ -224,6 +230,8 @@ class GenerationRequest(FormFields):
 class ChatRequest(GenerationRequest, ToolFields):
     """POST /v1/chat/completions."""
 
+    limits: ClassVar = ("max_completion_tokens", "max_tokens", "n_predict")
+
     messages: Annotated[Listed[RequestMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     verbose: StrictBool | None = None
@@ -232,15 +240,6 @@ class ChatRequest(GenerationRequest, ToolFields):
 
     def scoring(self) -> Scoring | None:
         return Scoring(self.top_logprobs or 0, bool(self.post_sampling_probs)) if self.logprobs else None
-
-    def limit(self) -> int | None:
-        if self.max_completion_tokens is not None:
-            return self._limit("max_completion_tokens", self.max_completion_tokens)
-        return super().limit()
-
-    @property
-    def says_limit(self) -> bool:
-        return self.max_completion_tokens is not None or super().says_limit
 
     def check(self) -> None:
         """Refuses what would silently be ignored."""
