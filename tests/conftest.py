@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.system import config
+from edgespec.system.json_child import JsonChild
 
 ROOT = Path(__file__).resolve().parent.parent
 USERS_FOLDERS = {
@@ -30,6 +31,7 @@ USERS_FOLDERS = {
 SLOWEST_S = 3600  # for a test that is marked as slow
 MEMORY = Path("/dev/shm")  # of Linux: where folders are made and removed without a disk
 TESTS_A_LOOK = 500
+KNOWN = "known"  # folder of the session's home: the caches with which each test's home begins
 
 os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger
 
@@ -101,8 +103,20 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         move_home(patch, home)
         from edgespec.system.self_test import self_test
 
-        self_test()  # what llama.cpp can do here is found once; each test's home begins with it
+        self_test()  # what llama.cpp can do here is found once
+        measure_embedded_pair()
+        shutil.copytree(config.cache_folder(), home / KNOWN)
         yield home
+
+
+def measure_embedded_pair() -> None:
+    """Its first start takes a second longer than others, with and without the draft."""
+    from edgespec.engine.pair import Pair
+    from edgespec_models import tiny
+
+    for draft in (tiny.draft_path(), None):
+        with Pair(tiny.target_path(), draft) as pair:
+            pair.costs()
 
 
 @pytest.fixture(autouse=True)
@@ -111,10 +125,29 @@ def home(
 ) -> Path:
     """A fresh home for each test: none sees or touches the user's folders, or another test's."""
     folder = tmp_path_factory.mktemp("home")
-    known = config.cache_folder() / "self-test"  # of the session's home
     move_home(monkeypatch, folder)
-    shutil.copytree(known, config.cache_folder() / "self-test")
+    shutil.copytree(session_home / KNOWN, config.cache_folder())
     return folder
+
+
+@pytest.fixture(scope="session")
+def _oracle_child() -> Iterator[JsonChild]:
+    with JsonChild("edgespec.memory.answer") as child:
+        yield child
+
+
+@pytest.fixture
+def one_oracle(_oracle_child: JsonChild, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every question about memory goes to one child, where each command would start its own."""
+    from edgespec.memory import at_load
+
+    class Kept(at_load.MemoryOracle):
+        def __init__(self) -> None:
+            self._child, self._known = _oracle_child, {}
+
+        def __exit__(self, *fault: object) -> None: ...
+
+    monkeypatch.setattr(at_load, "MemoryOracle", Kept)
 
 
 @pytest.fixture(scope="session")

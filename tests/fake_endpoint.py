@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from edgespec.client.answer import AnswerOptions, Ended, Info, StreamedRound
+from edgespec.client.answer import AnswerOptions, Ended, Info, Span, StreamedRound
 from edgespec.client.attach import OnProgress
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError
@@ -25,6 +25,13 @@ FAKE = Info(
 )
 
 
+def round_of(*spans: Span, first: int = 0, drafted: int = 0, gain: float = 1.0) -> StreamedRound:
+    """Returns a round of tokens with these texts. first: the id of the first of them."""
+    tokens, sources = tuple(range(first, first + len(spans))), tuple(span.source for span in spans)
+    text, accepted = "".join(span.text for span in spans), len(spans) - 1
+    return StreamedRound(Round(tokens, text, drafted, accepted, sources, gain=gain), 0.0, spans=spans)
+
+
 def rounds_of(
     text: str, *, per_round: int = 3, drafted: int = 4, source: str = "model"
 ) -> list[StreamedRound]:
@@ -33,13 +40,9 @@ def rounds_of(
     words[-1] = words[-1][:-1]
     told = []
     for i in range(0, len(words), per_round):
-        pieces = tuple(words[i : i + per_round])
-        sources = (*(source for _ in pieces[1:]), "target")
-        tokens = tuple(range(i, i + len(pieces)))
-        round_ = Round(tokens, "".join(pieces), drafted, len(pieces) - 1, sources, gain=1.6)
-        told.append(StreamedRound(round_, 0.0, pieces))
-    if told:
-        told[-1] = replace(told[-1], round=told[-1].round._replace(finish="stop"))
+        pieces = words[i : i + per_round]
+        spans = [Span(piece, source) for piece in pieces[:-1]] + [Span(pieces[-1], "target")]
+        told.append(round_of(*spans, first=i, drafted=drafted, gain=1.6))
     return told
 
 
@@ -122,10 +125,8 @@ class FakeEndpoint:
 
 def _one_by_one(rounds: Iterable[StreamedRound]) -> Iterable[StreamedRound]:
     for told in rounds:
-        for token, piece in zip(told.round.tokens, told.pieces, strict=True):
-            last = token == told.round.tokens[-1]
-            finish = told.round.finish if last else None
-            yield StreamedRound(Round((token,), piece, 0, 0, ("target",), finish), 0.0, (piece,))
+        for token, span in zip(told.round.tokens, told.spans, strict=True):
+            yield round_of(Span(span.text, "target"), first=token)
 
 
 def _size(messages: Sequence[Message]) -> int:

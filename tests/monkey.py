@@ -123,7 +123,7 @@ async def play(folder: Path, seed: int, n_keys: int) -> None:
     rng = random.Random(seed)
     keys = [key for one in bindings() for key in one.key.split(",")]
     told: list[str] = []
-    sessions = Sessions.opened(folder, on_notice=told.append)
+    sessions = Sessions(folder, on_notice=told.append)
     seen: dict[int, Conversation] = {}
     window = Monkey(
         FakeEndpoint(answers=ANSWERS * 50, tok_per_s=400),
@@ -157,7 +157,7 @@ async def play(folder: Path, seed: int, n_keys: int) -> None:
             if talk.id is not None:
                 seen[talk.id] = talk
         await settled(it)
-    kept = Sessions.opened(folder, on_notice=told.append)
+    kept = Sessions(folder, on_notice=told.append)
     sessions.close()
     for id, talk in seen.items():
         loaded = kept.loaded(id)
@@ -172,4 +172,4 @@ async def play(folder: Path, seed: int, n_keys: int) -> None:
 async def settled(it: Driven) -> None:
     await it.until(lambda: not it.app._keys, "all keys handled", seconds=120)
     await it.pilot.pause()
-    await it.chat.stop_and_wait()
+    await it.chat.answers.stop()

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.model_file import About
-from edgespec_models.distill.native import Native
 from edgespec_models.distill.network import Llama
 from recipes.export import export
 
@@ -55,7 +55,7 @@ def awkward(rng: random.Random, count: int) -> Iterator[str]:
 def compare_tokens(path: Path, tokenizer: Tokenizer, texts: list[str]) -> tuple[int, int, int]:
     """Return characters, tokens, and how many texts llama.cpp splits differently."""
     different = tokens = 0
-    with Native(path, context=64) as native:
+    with Hidden(path, None, context=64) as native:
         for text in texts:
             ours = tokenizer.encode(text).ids
             tokens += len(ours)
@@ -71,6 +71,6 @@ def compare_logits(model: Llama, tokenizer: Tokenizer, text: str) -> tuple[float
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "f32.gguf"
         export(model, tokenizer, path, "F32", About("proof", "proof", "proof", "0"))
-        with Native(path, context=1024) as native:
+        with Hidden(path, None, context=1024) as native:
             theirs = native.logits(ids)
     return float(np.abs(ours - theirs).max()), float((ours.argmax(1) == theirs.argmax(1)).mean())

@@ -250,14 +250,14 @@ async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path
     """It stood among the sessions as "Untitled"."""
     from edgespec_tui.sessions.sessions import Sessions
 
-    sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
+    sessions = Sessions(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
     try:
         async with driven(ChatApp(FakeEndpoint(), sessions=sessions, first=Conversation())) as it:
             await it.say("/set seed 1234567")
             await it.told("seed is 1234567")
-            assert sessions.listed().result() == []
+            assert sessions.searched().result() == []
             await it.ask("go")
-            assert [one.title for one in sessions.listed().result()] == ["go"]
+            assert [one.title for one in sessions.searched().result()] == ["go"]
             assert sessions.newest().result().seed == 1234567  # type: ignore[union-attr]
     finally:
         sessions.close()
@@ -343,11 +343,11 @@ async def test_a_chat_is_writable_once_the_other_window_has_gone(
 ) -> None:
     """It stayed read-only, and said that it is open in another window, until it was opened again."""
     monkeypatch.setattr(conversation_screen, "REGAIN_EVERY_S", 0.05)
-    first, second = (Sessions.opened(tmp_path, on_notice=print) for _ in range(2))
+    first, second = (Sessions(tmp_path, on_notice=print) for _ in range(2))
     said = Conversation()
     said.add("user", "there")
     first.save(said)
-    first.flushed().result(10)
+    first.searched().result(10)
     assert said.id is not None
     shown = second.loaded(said.id).result(10)
     async with driven(ChatApp(FakeEndpoint(), sessions=second, first=shown)) as it:

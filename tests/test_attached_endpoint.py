@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,13 +23,12 @@ import pytest
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions, Ended, EngineState, StreamedRound
-from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine
+from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint import attached
-from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Cancelled, attaching, connecting
+from edgespec_tui.endpoint.attached import AGAIN_S, AttachedEndpoint, Begun, Cancelled, Patience, connecting
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
-from edgespec_tui.endpoint.patience import AGAIN_S, Patience
 
 HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
 GREEDY = AnswerOptions(sampling={"temperature": 0.0}, max_tokens=24)
@@ -55,7 +55,7 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
 
     async def talk() -> None:
         progress: list[Progress] = []
-        endpoint = AttachedEndpoint(attaching(WantedEngine()), on_progress=progress.append)
+        endpoint = AttachedEndpoint(partial(attach, WantedEngine()), on_progress=progress.append)
         with pytest.raises(EndpointError, match="there is no engine yet"):
             await endpoint.count(HELLO)
         before = engines()
@@ -103,7 +103,7 @@ def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
 
     async def goes_on() -> None:
         before = engines()
-        async with driven(ChatApp(AttachedEndpoint(attaching(WantedEngine()))), ready=False) as it:
+        async with driven(ChatApp(AttachedEndpoint(partial(attach, WantedEngine()))), ready=False) as it:
             await it.until(lambda: it.app.context.engine.state == "ready", "an engine", seconds=60)
             (child,) = [engine for engine in engines() if engine not in before]
             worker, talk = worker_of(child), it.chat.conversation
@@ -136,7 +136,7 @@ def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
 @pytest.mark.slow
 def test_a_borrowed_engine_that_goes_with_its_owner_is_replaced_by_one_of_our_own() -> None:
     async def talk() -> None:
-        owner, guest = (AttachedEndpoint(attaching(WantedEngine())) for _ in range(2))
+        owner, guest = (AttachedEndpoint(partial(attach, WantedEngine())) for _ in range(2))
         await owner.start()
         before = engines()
         await guest.start()
@@ -150,7 +150,7 @@ def test_a_borrowed_engine_that_goes_with_its_owner_is_replaced_by_one_of_our_ow
 
 
 def test_a_file_that_is_not_there_is_told_when_the_engine_is_started(tmp_path: Path) -> None:
-    endpoint = AttachedEndpoint(attaching(WantedEngine(target=tmp_path / "none.gguf")))
+    endpoint = AttachedEndpoint(partial(attach, WantedEngine(target=tmp_path / "none.gguf")))
     with pytest.raises(EndpointError, match=r"none\.gguf"):
         asyncio.run(endpoint.start())
 

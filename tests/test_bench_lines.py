@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edgespec.commands.bench.lines import SWEPT, lines_for, parse_modes, units_for
-from edgespec.commands.prompts import Prompt, built_in, by_kind, kinds, read_prompts
+from edgespec.commands.prompts import Prompt, built_in, by_kind, read_prompts
 from edgespec.errors import SettingError
 
 # ---- prompts ----------------------------------------------------------------------------------------------
@@ -20,7 +20,7 @@ def test_the_prompts_that_ship_have_kinds_in_equal_number_and_names_of_their_own
     prompts = built_in()
     assert set(Counter(prompt.kind for prompt in prompts).values()) == {3}
     assert len({prompt.name for prompt in prompts}) == len(prompts) == 15
-    assert kinds(prompts) == ["code", "explain", "chat", "edit", "fill"]
+    assert list(dict.fromkeys(p.kind for p in prompts)) == ["code", "explain", "chat", "edit", "fill"]
 
 
 def write(path: Path, *lines: object) -> Path:
@@ -42,7 +42,7 @@ def test_spec_bench_and_a_simple_file_are_understood(tmp_path: Path) -> None:
 def test_the_real_spec_bench_is_read_whole(test_data: Path) -> None:
     prompts = read_prompts(test_data / "spec_bench.jsonl")
     assert len(prompts) == 480
-    assert len(kinds(prompts)) == 13
+    assert len({prompt.kind for prompt in prompts}) == 13
 
 
 def test_any_other_file_is_one_prompt(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from test_bench_figures import round_, sample
 
-from edgespec.commands.bench import record
+from edgespec.commands.bench import report
 from edgespec.commands.bench.figures import Sample
 from edgespec.commands.bench.lines import lines_for
 from edgespec.commands.bench.measure import Measured
@@ -78,8 +78,8 @@ def test_bars_share_a_scale_and_show_the_mark() -> None:
 
 
 def test_bars_of_nothing_or_of_zero_are_drawn() -> None:
-    assert bars([]) == []
-    assert bars([("none", 0.0, None)]) == ["none   0"]
+    assert bars([], 79) == []
+    assert bars([("none", 0.0, None)], 79) == ["none   0"]
 
 
 # ---- the document -----------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_the_document_holds_every_figure_and_the_raw_rounds(tmp_path: Path) -> N
     samples, found = run()
     measured = Measured(8, samples, [0.1] * 6, 6, 12.0, troubles=["a peer fell over"])
     path = tmp_path / "out.json"
-    record.write(path, record.document(found, measured, {"edgespec": "0", "command": "edgespec bench"}))
+    report.write(path, report.document(found, measured, {"edgespec": "0", "command": "edgespec bench"}))
     got = json.loads(path.read_text())
     assert len(got["samples"]) == len(samples)
     first = next(s for s in got["samples"] if s["rounds"] and s["drafted"])
@@ -105,11 +105,11 @@ def test_the_document_holds_every_figure_and_the_raw_rounds(tmp_path: Path) -> N
 
 
 def test_a_place_that_cannot_be_written_is_found_before(tmp_path: Path) -> None:
-    record.check_writable("--json", tmp_path / "new.json")
+    report.check_writable("--json", tmp_path / "new.json")
     assert os.listdir(tmp_path) == []
     (tmp_path / "old.json").write_text("kept")
-    record.check_writable("--json", tmp_path / "old.json")
+    report.check_writable("--json", tmp_path / "old.json")
     assert (tmp_path / "old.json").read_text() == "kept"
     for wrong in (tmp_path, tmp_path / "no" / "such.json", tmp_path / "old.json" / "below.json"):
         with pytest.raises(SettingError, match="cannot be written"):
-            record.check_writable("--json", wrong)
+            report.check_writable("--json", wrong)

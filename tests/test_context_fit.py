@@ -18,16 +18,15 @@ def left_out(
     sizes: list[int], *, system: int = 10, n_ctx: int = 1000, answer: int = 250, before: int = 0
 ) -> int:
     """Lets `leave_out` ask about a path of questions and answers with these sizes; checks what it asks."""
-    asked = 0
-    asking = leave_out(range(0, len(sizes), 2), n_ctx=n_ctx, answer=answer, before=before)
-    try:
-        wanted = next(asking)
-        while True:
-            asked += 1
-            assert asked <= 3 + len(sizes).bit_length(), "every question costs a tokenization"
-            wanted = asking.send(system + sum(sizes[wanted:]))
-    except StopIteration as found:
-        return int(found.value)
+    asked = []
+
+    async def count(wanted: int) -> int:
+        asked.append(wanted)
+        return system + sum(sizes[wanted:])
+
+    n = asyncio.run(leave_out(range(0, len(sizes), 2), count, n_ctx=n_ctx, answer=answer, before=before))
+    assert len(asked) <= 3 + len(sizes).bit_length(), "every question costs a tokenization"
+    return n
 
 
 def test_nothing_is_left_out_of_what_fits_with_room_for_an_answer() -> None:
@@ -82,7 +81,7 @@ def talk_of(words: int, turns: int) -> Conversation:
 
 def fitted(talk: Conversation, *, n_ctx: int | None, endpoint: FakeEndpoint | None = None) -> Fitting:
     assert talk.head is not None
-    return asyncio.run(fit(endpoint or FakeEndpoint(), talk, talk.head, n_ctx=n_ctx, max_tokens=None))
+    return asyncio.run(fit(endpoint or FakeEndpoint(), talk, talk.head, n_ctx=n_ctx))
 
 
 def test_the_system_prompt_and_the_last_question_are_always_told() -> None:

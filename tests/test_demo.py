@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import functools
 import re
+import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -23,12 +24,14 @@ from edgespec.commands.cli import main
 from edgespec.errors import EdgeSpecError
 from edgespec.pairs import grown
 from edgespec.pairs.grown import Cost, costs_of, first_that_fits
+from edgespec.system.config import cache_folder
 from edgespec_tui import demo_app
 from edgespec_tui.app import ChatApp
 from edgespec_tui.demo_app import DemoApp
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.screens import demo
 from edgespec_tui.screens.demo import (
+    DemoScreen,
     Preparation,
     about_cost,
     in_markdown,
@@ -38,7 +41,6 @@ from edgespec_tui.screens.demo import (
     result,
     sameness,
 )
-from edgespec_tui.screens.demo_screen import DemoScreen
 from edgespec_tui.screens.race import ALIKE, Race, Said
 
 GB = 10**9
@@ -237,9 +239,7 @@ async def test_a_demo_that_cannot_be_prepared_says_why_and_is_left_like_any_othe
 async def test_in_a_chat_a_key_shows_the_demo_and_leaving_it_leaves_the_chat_as_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        "edgespec_tui.screens.demo_screen.DemoScreen", lambda next_step: demo_of(FAST, seconds=0.05)
-    )
+    monkeypatch.setattr("edgespec_tui.screens.demo.DemoScreen", lambda next_step: demo_of(FAST, seconds=0.05))
     async with driven(ChatApp(FakeEndpoint())) as it:
         assert "F12" in it.shown("#welcome-asks")
         await it.pilot.press("f12")
@@ -270,7 +270,8 @@ def test_a_time_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str
 
 @on_a_loop
 async def test_the_demo_runs_for_real() -> None:
-    """At the embedded pair's own cost, so that nothing has to be made."""
+    """At the embedded pair's own cost, so that nothing has to be made; its first start takes a while."""
+    shutil.rmtree(cache_folder() / "pairs")
     said: list[Progress] = []
     preparation = Preparation(said.append, costs=())
     endpoint = await preparation.endpoint()

@@ -14,8 +14,7 @@ from edgespec.commands.bench.figures import Ratio
 from edgespec.commands.cli import run_command
 from edgespec.commands.distill.asked import OWN_AGAIN, TrainingPrompts, is_held_out
 from edgespec.commands.distill.installing import CurrentPair, install, known
-from edgespec.commands.distill.room import choose_width
-from edgespec.commands.distill.sitting import Sitting, claim
+from edgespec.commands.distill.sitting import Sitting, choose_width, claim
 from edgespec.commands.distill.trial import Trial
 from edgespec.engine.text_log import LoggedText
 from edgespec.errors import DoesNotFitError, ModelFileError, SettingError
@@ -99,10 +98,10 @@ def test_a_file_that_was_no_pair_becomes_one(tmp_path: Path) -> None:
 
 def test_what_memory_does_not_hold_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     header = read_file(tiny.target_path())
-    monkeypatch.setattr("edgespec.commands.distill.room.free_memory", lambda: (64 << 30, 64 << 30))
+    monkeypatch.setattr("edgespec.commands.distill.sitting.free_memory", lambda: (64 << 30, 64 << 30))
     assert choose_width([header], 10 << 20, "eagle3", 704, 60) == 96
     assert choose_width([header], 10 << 20, "eagle3", 704, 1) == 4
-    monkeypatch.setattr("edgespec.commands.distill.room.free_memory", lambda: (1 << 29, 64 << 30))
+    monkeypatch.setattr("edgespec.commands.distill.sitting.free_memory", lambda: (1 << 29, 64 << 30))
     with pytest.raises(DoesNotFitError, match=r"takes about .* of memory, and .* are free"):
         choose_width([header], 10 << 20, "eagle3", 704, 60)
 

@@ -24,8 +24,8 @@ from edgespec.commands.doctor import (
     speculation_check,
     surroundings,
 )
+from edgespec.commands.doctor.command import ask, speculation
 from edgespec.commands.doctor.findings import Finding, good, note, problem
-from edgespec.commands.doctor.llama_child import ask
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import Here, command, installer, wheel_index
 
@@ -323,7 +323,7 @@ def test_what_cannot_be_run_is_a_problem() -> None:
 
 
 def test_the_measurement_is_one_of_the_real_thing(tiny_target: Path, tiny_draft: Path) -> None:
-    found = speculation_check.speculation(tiny_target, tiny_draft, PairSettings(remember=False), 0.5)
+    found = speculation(tiny_target, tiny_draft, PairSettings(remember=False), 0.5)
     assert found and not problems(found)
     assert all("speculation" in finding.topic for finding in found)
     speeds = found[-1].facts

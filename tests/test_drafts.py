@@ -20,7 +20,7 @@ PASTE = "a line\n" * 30
 
 def newest(folder: Path) -> Conversation:
     """Returns what a new start would continue."""
-    sessions = Sessions.opened(folder, on_notice=print)
+    sessions = Sessions(folder, on_notice=print)
     found = sessions.newest().result(10)
     sessions.close()
     assert found is not None
@@ -32,11 +32,11 @@ async def test_a_question_is_saved_before_its_answer_begins(tmp_path: Path) -> N
     """It was saved with the first half second of its answer: kill -9 lost it while the engine was loading."""
     endpoint = Slow()
     endpoint.let = asyncio.Event()
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(endpoint, sessions=sessions), ready=False) as it:
         await it.say("early")
         await it.say("and then?")
-        await asyncio.wrap_future(sessions.flushed())
+        await asyncio.wrap_future(sessions.searched())
         kept = newest(tmp_path)
         assert [turn.text for turn in kept.turns.values()][:1] == ["early"] and kept.title == "early"
         assert kept.draft == {"text": "and then?"}, "one that waits, too"
@@ -48,7 +48,7 @@ async def test_a_question_is_saved_before_its_answer_begins(tmp_path: Path) -> N
 async def test_what_was_not_asked_is_in_the_input_when_the_chat_is_opened_again(tmp_path: Path) -> None:
     """Quitting dropped it without a word, however it was done."""
     Held.let = asyncio.Event()
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(Held(answers=["word " * 9]), sessions=sessions)) as it:
         await it.say("one")
         await it.say("two")
@@ -57,7 +57,7 @@ async def test_what_was_not_asked_is_in_the_input_when_the_chat_is_opened_again(
         await it.until(lambda: it.app._exit)
     assert it.app.unsent.text == f"two\nabout {PASTE}"
     sessions.close()
-    again, kept = Sessions.opened(tmp_path, on_notice=print), newest(tmp_path)
+    again, kept = Sessions(tmp_path, on_notice=print), newest(tmp_path)
     async with driven(ChatApp(FakeEndpoint(), sessions=again, first=kept)) as it:
         assert it.chat.prompt.text.startswith("two\nabout [pasted text 1: 30 lines]")
         await it.told("is in the input again")
@@ -70,7 +70,7 @@ async def test_what_was_not_asked_is_in_the_input_when_the_chat_is_opened_again(
 
 @on_a_loop
 async def test_a_new_chat_that_was_only_begun_is_kept_by_its_first_words(tmp_path: Path) -> None:
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         it.chat.prompt.fill("half a thought")
         it.app.exit()
@@ -81,7 +81,7 @@ async def test_a_new_chat_that_was_only_begun_is_kept_by_its_first_words(tmp_pat
 
 @on_a_loop
 async def test_what_is_written_goes_with_the_window_to_another_chat(tmp_path: Path) -> None:
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     begun = Conversation(draft={"text": "from before"})
     begun.add("user", "one")
     sessions.save(begun)

@@ -20,17 +20,9 @@ from numpy.typing import NDArray
 
 import edgespec.llama.model  # noqa: F401  (keeps llama.cpp's log off the terminal)
 import edgespec_models
-from edgespec_models.grow.grow import (
-    SHAPES,
-    GrowError,
-    ModelShape,
-    fit,
-    grow,
-    grow_pair,
-    parse_spec,
-    read_shape,
-)
+from edgespec_models.grow.grow import SHAPES, fit, grow, grow_pair, parse_spec, read_shape
 from edgespec_models.grow.packing import RANDOM
+from edgespec_models.grow.source import GrowError, ModelShape
 
 LARGE = ModelShape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
 PROMPT = [84, 104, 256, 300, 61, 310, 256, 290, 84]

@@ -16,7 +16,8 @@ from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.model import Model
 from edgespec.pairs.check import find_head
 from edgespec_models import tiny
-from edgespec_models.grow.grow import SHAPES, ModelShape, fit, grow, read_shape
+from edgespec_models.grow.grow import SHAPES, fit, grow, read_shape
+from edgespec_models.grow.source import ModelShape
 
 LARGE = ModelShape(n_vocab=700, d=160, layers=4, n_head=8, n_kv=4, head_dim=32, ffn=320)
 CLOSE = 0.15  # logits have a standard deviation of 2; rounding to F16 was seen to move them by up to 0.05

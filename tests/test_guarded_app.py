@@ -13,12 +13,12 @@ from textual.geometry import Size
 from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
+from edgespec_tui import guarded_app
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.terminal import guarded_app
 
 
 def burst(it: Driven, *keys: str) -> None:
@@ -31,7 +31,7 @@ def burst(it: Driven, *keys: str) -> None:
 async def test_keys_in_one_burst_go_to_the_screen_that_is_there_by_then(tmp_path: Path) -> None:
     """A second Enter closed a screen that was closed: ScreenStackError, or no transcript any more. Page up
     in a palette that was not drawn yet: KeyError. Each ended the app."""
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     for i in range(4):
         talk = Conversation()
         talk.add("user", f"question {i}")
@@ -54,7 +54,7 @@ async def test_keys_in_one_burst_go_to_the_screen_that_is_there_by_then(tmp_path
 @on_a_loop
 async def test_a_list_without_room_turns_no_page(tmp_path: Path) -> None:
     """Textual's list turns pages by its lines, and has none before it is drawn, or without room: KeyError."""
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         await it.pilot.press("ctrl+o")
         hidden = OptionList("one", "two")
@@ -70,7 +70,7 @@ async def test_a_list_without_room_turns_no_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [pytest.param((4, 4), marks=pytest.mark.slow), (1, 1)])
 async def test_every_screen_bears_a_window_without_room(size: tuple[int, int], tmp_path: Path) -> None:
     """The palette wrapped its lines into no columns: ValueError in the layout, and the end."""
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         await it.ask("one")
         for opener in ("ctrl+p", "ctrl+o", "f1", "f5"):
@@ -132,7 +132,7 @@ async def test_a_key_does_not_wait_for_ever_for_the_one_before_it(monkeypatch: p
 
 @on_a_loop
 async def test_what_a_closed_screen_still_wants_is_dropped(tmp_path: Path) -> None:
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         await it.pilot.press("ctrl+o")
         screen = it.app.screen
@@ -156,7 +156,7 @@ async def test_a_fault_is_told_once_and_the_text_stays(
 
     monkeypatch.setattr(ChatScreen, "action_panel", broken)
     monkeypatch.setattr(ChatApp, "is_headless", False)  # else it is raised, for tests
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         await it.pilot.press(*"half", "f2", *" a thought")
         await it.told(
@@ -167,7 +167,7 @@ async def test_a_fault_is_told_once_and_the_text_stays(
         await it.until(lambda: it.app.fault, "too many are no accident")
         assert "ended the chat (ZeroDivisionError)" in (it.app.fault or "")
     sessions.close()
-    kept = Sessions.opened(tmp_path, on_notice=print)
+    kept = Sessions(tmp_path, on_notice=print)
     found = kept.newest().result(10)
     assert found is not None and found.draft == {"text": "half a thought"}
     kept.close()
@@ -179,7 +179,7 @@ async def test_a_fault_that_cannot_be_shown_ends_the_chat_in_order(monkeypatch: 
         raise ZeroDivisionError("a fault of our own")
 
     monkeypatch.setattr(ChatScreen, "action_panel", broken)
-    monkeypatch.setattr(ChatScreen, "show_notice", broken)
+    monkeypatch.setattr(ChatScreen, "tell", broken)
     monkeypatch.setattr(ChatApp, "is_headless", False)
     async with driven(ChatApp(FakeEndpoint())) as it:
         burst(it, "f2")

@@ -38,7 +38,7 @@ def test_a_repository_is_listed_with_sizes_and_hashes(local: LocalHub, hub: Hub)
     local.add("org/m-GGUF", {"m-Q4_0.gguf": b"x" * 100})
     repository = hub.repository("org/m-GGUF")
     file = repository.files["m-Q4_0.gguf"]
-    assert (repository.commit, repository.licence, file.size) == (COMMIT, "apache-2.0", 100)
+    assert (repository.commit, file.size) == (COMMIT, 100)
     assert file.sha256 and len(file.sha256) == 64
 
 
@@ -166,7 +166,7 @@ def test_offline_what_is_not_here_is_told_without_asking_anybody(local: LocalHub
 
 
 def repository(*names: str) -> Repository:
-    return Repository("o/r", "c", {name: HubFile("o/r", "c", name, 10, None) for name in names}, False, "")
+    return Repository("o/r", "c", {name: HubFile("o/r", "c", name, 10, None) for name in names})
 
 
 FILES = repository(
@@ -228,7 +228,7 @@ def test_a_repository_without_the_usual_quantisations_has_a_usual_one_too(
 
 def sized(**sizes: int) -> Repository:
     files = {f"m-{q}.gguf": HubFile("o/r", "c", f"m-{q}.gguf", n, None) for q, n in sizes.items()}
-    return Repository("o/r", "c", files, False, "")
+    return Repository("o/r", "c", files)
 
 
 def test_memory_decides_what_is_usual() -> None:

@@ -43,28 +43,26 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
         "logs",
         "logprobs",
         "engine_status",
-        "parent_process",
         "settings",
         "pairs",
-        "events",
-        "recent",
     },
-    {"json_body", "presence", "worker_process", "media", "remote_media"},
+    {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},
     {"worker_life"},
-    {"supervisor", "bodies", "body_child", "front_page", "embeddings", "early_stream"},
-    {"turns", "choice_results", "generation", "announcing", "gate"},
+    {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
+    {"turns", "choice_results", "metrics", "generation", "announcing", "gate"},
+    {"event_stream"},
     {"dialects.fields"},
     {"dialects.structured", "dialects.tools"},
     {"dialects.openai"},
-    {"metrics", "answering", "dialect", "dialects.embeddings"},
+    {"answering", "dialects.embeddings"},
     {"dialects.translation", "filling"},
     {"dialects"},
     {"model_routes", "own_routes"},
     {"app"},
 )
-TUI = ("", "faults", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
-TUI += ("palette", "app", "key_bindings", "demo_app", "launch")
+TUI = ("", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
+TUI += ("guarded_app", "palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
@@ -84,6 +82,7 @@ LLAMA |= {
     )  # fmt: skip
 }
 TUI_MAY_SEE = {
+    "edgespec.chat.families",
     "edgespec.client",
     "edgespec.core.stats",
     "edgespec.core.values",
@@ -236,13 +235,13 @@ def test_few_modules_touch_llama_cpp() -> None:
     }
     assert touching == LLAMA
     touching = {n for n, path in OF_MODELS.items() if "llama_cpp" in imported(path.read_text())}
-    assert touching == {"distill.native", "distill.hidden"}
+    assert touching == {"distill.hidden"}
 
 
 def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
     every = {**OURS, **TERMINAL, **OF_MODELS}
     broad = {name for name, path in every.items() if re.search(r"except Exception\b", path.read_text())}
-    assert broad == {"server.logs", "engine.worker", "engine.request_reader", "terminal.guarded_app"}
+    assert broad == {"server.logs", "engine.worker", "engine.request_reader", "guarded_app"}
 
 
 def reach(name: str) -> set[str]:
@@ -313,6 +312,11 @@ def test_importing_edgespec_loads_nothing_heavy() -> None:
 def test_the_command_line_is_parsed_without_llama_cpp() -> None:
     """`edgespec --help` and a mistyped flag answer at once."""
     assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded("edgespec.commands.cli")
+
+
+def test_the_chat_begins_without_textual() -> None:
+    """Wrong flags are told, and an engine begins to load, before the app is imported."""
+    assert not {"textual", "rich", "numpy"} & loaded("edgespec_tui.launch")
 
 
 def in_rooms(*rooms: str) -> list[str]:

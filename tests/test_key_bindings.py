@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from edgespec_tui.key_bindings import bindings, is_key, known_to_app
-from edgespec_tui.settings.file import begun
-from edgespec_tui.settings.settings import Settings, read
+from edgespec_tui.settings.settings import Settings, begun, read
 
 
 def test_everything_that_has_a_key_can_be_given_another() -> None:

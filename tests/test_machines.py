@@ -348,6 +348,8 @@ def test_a_chat_hands_its_machines_on_to_the_engine_that_it_starts() -> None:
     named = ["--rpc", "10.0.0.1:1", "--tensor-split", "2,1", "--rpc-public"]
     assert launch._flags(cli.parsed(["chat", *named])) == tuple(named)
     assert launch._flags(cli.parsed(["chat"])) == ()
+    others = ("--gpu-layers", "0", "--override-tensor", "exps=CPU", "--no-draft")
+    assert launch._flags(cli.parsed(["chat", *others])) == others
     scaled = ["--rope-scaling", "yarn", "--rope-scale", "4.0", "--yarn-orig-ctx", "512"]
     assert sorted(launch._flags(cli.parsed(["chat", *scaled]))) == sorted(scaled)
 

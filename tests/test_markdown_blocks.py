@@ -7,8 +7,7 @@ import random
 import pytest
 from rich.cells import cell_len
 
-from edgespec_tui.widgets.code_folds import folds
-from edgespec_tui.widgets.drawn_rows import Listing, Table
+from edgespec_tui.widgets.drawn_rows import Listing, Table, folds
 from edgespec_tui.widgets.markdown_blocks import Block, blocks, gap_above, same
 
 TEXT = """# Head

@@ -22,7 +22,7 @@ from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.model_pull import ModelPull
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 from edgespec_tui.app import ChatApp
-from edgespec_tui.screens.model_shelf import Shelf, fit_of, found, shelf
+from edgespec_tui.screens.model_shelf import Shelf, fit_of
 
 GB = 10**9
 
@@ -84,7 +84,7 @@ def test_installed_pairs_come_first_then_the_one_that_ships_then_what_fits_of_th
 ) -> None:
     installed(store, tmp_path)
     store.note_speed("mine", 30.0, 20.0)
-    pairs = shelf(store, memory=8 * GB)
+    pairs = Shelf(store, memory=8 * GB).pairs()
     assert [pair.kind for pair in pairs[:3]] == ["installed", "embedded", "catalogue"]
     assert (pairs[0].name, pairs[0].gain, pairs[0].size) == ("mine", "1.50x here", 2000)
     assert pairs[1].target == tiny.target_path() and pairs[1].draft == tiny.draft_path()
@@ -95,12 +95,14 @@ def test_installed_pairs_come_first_then_the_one_that_ships_then_what_fits_of_th
 
 def test_a_pair_of_the_catalogue_that_is_installed_is_shown_once(store: Store, tmp_path: Path) -> None:
     installed(store, tmp_path, "qwen3-4b")
-    assert [pair.kind for pair in shelf(store, memory=8 * GB) if pair.name == "qwen3-4b"] == ["installed"]
+    assert [pair.kind for pair in Shelf(store, memory=8 * GB).pairs() if pair.name == "qwen3-4b"] == [
+        "installed"
+    ]
 
 
 def test_files_that_are_gone_are_told(store: Store, tmp_path: Path) -> None:
     installed(store, tmp_path, there=False)
-    pair = shelf(store, memory=8 * GB)[0]
+    pair = Shelf(store, memory=8 * GB).pairs()[0]
     assert pair.missing and "mine-big.gguf is gone" in pair.detail[-1]
 
 
@@ -112,16 +114,16 @@ def test_fit_is_judged_by_the_memory_of_the_machine(size: float, fit: str) -> No
 
 
 def test_words_are_sought_in_all_that_is_known_of_a_pair(store: Store) -> None:
-    pairs = shelf(store, memory=8 * GB)
-    assert {pair.name for pair in found(pairs, "fim coder-7b")} == {"qwen2.5-coder-7b-fim"}
-    assert found(pairs, "") == pairs and found(pairs, "nonsense") == []
+    pairs = Shelf(store, memory=8 * GB).pairs()
+    assert {pair.name for pair in pairs if pair.holds("fim coder-7b")} == {"qwen2.5-coder-7b-fim"}
+    assert all(pair.holds("") and not pair.holds("nonsense") for pair in pairs)
 
 
 def test_a_store_that_is_damaged_is_told(store: Store) -> None:
     store.folder.mkdir()
     store.path.write_text("{")
     with pytest.raises(SettingError, match="is damaged"):
-        shelf(store)
+        Shelf(store).pairs()
 
 
 # ---- pulling ----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ async def test_a_message_moves_nothing_when_it_comes_or_goes(size: tuple[int, in
         before, shown = places(it), it.text()
         line, prompt = it.chat.query_one(NoticeLine), it.chat.query_one(PromptInput)
         for sentence in ("Copied the turn.", LONG):
-            it.chat.tell_error(sentence)
+            it.chat.tell(sentence, "error")
             await it.until(lambda: line.region.bottom == prompt.region.y + 1)
             assert places(it) == before
             words = " ".join(it.text().replace("╭─", "").replace("─", "").replace("╮", "").split())

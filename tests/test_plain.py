@@ -17,11 +17,10 @@ from edgespec.client.answer import AnswerOptions, Ended
 from edgespec.client.attach import OnProgress
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
-from edgespec_tui.endpoint.media import media_of
+from edgespec_tui.endpoint.media import MEDIA, texts_of
 from edgespec_tui.plain.command import _greeting
 from edgespec_tui.plain.lines import PlainLines, listing
-from edgespec_tui.plain.plain import PlainChat, one_answer
-from edgespec_tui.plain.text import WholeSentences
+from edgespec_tui.plain.plain import PlainChat, WholeSentences, one_answer
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.sessions import Sessions
@@ -51,7 +50,7 @@ class Place:
         self.notices: list[str] = []
 
     def sessions(self) -> Sessions:
-        return Sessions.opened(self.folder, on_notice=self.notices.append)
+        return Sessions(self.folder, on_notice=self.notices.append)
 
     def talk(self, *lines: str, endpoint: FakeEndpoint | None = None, quiet: bool = True) -> Talked:
         """Types lines; returns what came of it."""
@@ -178,7 +177,7 @@ def test_clear_begins_a_chat_of_its_own(place: Place) -> None:
     talked = place.talk("hello", "/clear", "anew")
     assert talked.asked[-1] == ["anew"]
     sessions = place.sessions()
-    assert [session.title for session in sessions.listed().result(10)] == ["anew", "hello"]
+    assert [session.title for session in sessions.searched().result(10)] == ["anew", "hello"]
     sessions.close()
 
 
@@ -346,7 +345,7 @@ def test_a_picture_goes_with_its_question_and_stays_in_the_chat(place: Place, tm
     assert talked.asked[0] == ["what is it?"] and "cat.png will go with the next question" in talked.err
     sessions = place.sessions()
     kept = sessions.newest().result(10)
-    assert kept and media_of(kept.path()[0].settings) == (str(tmp_path / "cat.png"),)
+    assert kept and texts_of(kept.path()[0].settings, MEDIA) == (str(tmp_path / "cat.png"),)
     sessions.close()
     (tmp_path / "cat.png").unlink()
     assert "cat.png cannot be read" in place.talk("/read cat.png").err

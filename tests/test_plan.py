@@ -20,10 +20,9 @@ from local_hub import LocalHub
 
 from edgespec.commands import cli
 from edgespec.commands.plan import before_pull, header_fit, heads, measuring, model_cost, pair_plan, rates
-from edgespec.commands.plan.header_fit import fit_of_heads
+from edgespec.commands.plan.header_fit import fit_of_heads, write_stub
 from edgespec.commands.plan.model_cost import ModelCost, Places
 from edgespec.commands.plan.rates import Rate, Rates
-from edgespec.commands.plan.stub import write_stub
 from edgespec.core.loop import Want
 from edgespec.errors import PlanError
 from edgespec.llama.context import Context, ContextSettings
@@ -36,13 +35,15 @@ from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_models.gguf.header import Header, Tensor, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, format_of, n_bytes
-from edgespec_models.gguf.random_blocks import random_bytes
 from edgespec_models.gguf.reading import Matrix, Reading, reading_of
-from edgespec_models.gguf.uniform import write_uniform
-from edgespec_models.hub.hub import Hub
+from edgespec_models.gguf.uniform import random_bytes, write_uniform
+from edgespec_models.hub.choose_file import Chosen
+from edgespec_models.hub.hub import Hub, HubFile
 from edgespec_models.shelf import catalogue
 from edgespec_models.shelf.store import Store
-from edgespec_tui.screens.model_shelf import shelf
+from edgespec_tui.screens.model_shelf import Shelf
+
+pytestmark = pytest.mark.usefixtures("one_oracle")
 
 GIB = 2**30
 ARCHITECTURES: dict[str, Callable[[Path], Path]] = {
@@ -220,6 +221,13 @@ def test_a_quantisation_suits_if_only_experts_lie_in_main_memory(
 ) -> None:
     monkeypatch.setattr(header_fit, "pair_fit", lambda *_, **__: fit)
     assert header_fit.suitable([[read_file(small)]]) == grade
+
+
+def test_a_quantisation_does_not_suit_beside_a_projector_that_leaves_no_room(small: Path) -> None:
+    """What a projector takes was not counted, so that one was chosen which did not fit with it."""
+    for size, grade in ((2**20, 2), (2**50, 0)):
+        projector = Chosen((HubFile("a/b", "c", "mmproj.gguf", size, None),), "")
+        assert header_fit.suitable([[read_file(small)]], projector) == grade
 
 
 def test_a_format_that_a_model_hardly_uses_is_not_measured_for_it() -> None:
@@ -473,7 +481,7 @@ def test_what_was_said_of_a_pair_is_known_by_its_name(
 def test_the_list_of_pairs_in_the_chat_shows_what_was_planned(tmp_path: Path, home: Path) -> None:
     name = catalogue.catalogue()[0].name
     planned.keep(name, planned.PlannedSpeed(10.0, 14.0, 0.6, True))
-    pair = next(pair for pair in shelf(Store(tmp_path)) if pair.name == name)
+    pair = next(pair for pair in Shelf(Store(tmp_path)).pairs() if pair.name == name)
     assert pair.gain == "1.40x planned" and "14.0 with 60% of guesses accepted" in pair.detail[0]
 
 

@@ -22,6 +22,8 @@ from edgespec_models import tiny
 from edgespec_models.gguf.header import read_file
 from edgespec_models.gguf.heads import Head
 
+pytestmark = pytest.mark.usefixtures("one_oracle")
+
 
 def flat(**seconds: float) -> Any:
     """Returns rates at which a byte costs a second, whatever it is, or so many for 4 and 8 rows."""

@@ -31,6 +31,7 @@ from edgespec.commands.pull.progress_line import ProgressLine, progress_text
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.system import config
 from edgespec_models.gguf.header import Header
+from edgespec_models.hub.choose_file import Chosen
 from edgespec_models.hub.download import Cancelled, Download, Downloaded, FileProgress
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.fetch import fetch
@@ -38,6 +39,8 @@ from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.pull import Pull, order, plan_pull
 from edgespec_models.shelf.catalogue import find
 from edgespec_models.shelf.store import Store
+
+pytestmark = pytest.mark.usefixtures("one_oracle")
 
 MB = 1 << 20
 
@@ -443,12 +446,13 @@ def test_the_quantisation_is_the_one_that_suits_the_machine(
 ) -> None:
     """As many bits as usual where they fit at all; fewer than three never."""
     sizes = {"Q2_K": 1, "Q3_K_M": 2, "Q4_0": 3, "Q4_K_M": 4, "Q8_0": 5}
-    local.add("acme/M-GGUF", {
-        f"M-{name}.gguf": model_bytes(tmp_path, d=32, layers=layers) for name, layers in sizes.items()
-    })  # fmt: skip
+    files = {f"M-{name}.gguf": model_bytes(tmp_path, d=32, layers=layers) for name, layers in sizes.items()}
+    projector = write_projector(tmp_path / "mmproj.gguf", "gemma3", 256).read_bytes()
+    local.add("acme/M-GGUF", files | {"mmproj-M-f16.gguf": projector})
     names = {layers: name for name, layers in sizes.items()}
 
-    def suitable(heads: Sequence[Sequence[Header]]) -> int:
+    def suitable(heads: Sequence[Sequence[Header]], projector: Chosen | None) -> int:
+        assert projector and projector.first.name == "mmproj-M-f16.gguf", "it takes memory, too"
         return grades[names[heads[0][0].of_architecture("block_count") or 0]]
 
     for which, found in (("", taken), (":Q8_0", "Q8_0")):

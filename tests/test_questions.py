@@ -114,21 +114,21 @@ def test_files_that_are_named_stand_behind_the_question(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("a = 1\n")
     (tmp_path / "my notes.md").write_text("- one\n")
-    attached = with_files(QuestionText('explain @a.py, and @"my notes.md" @a.py'))
-    assert attached.question.text == (
+    made, missed = with_files(QuestionText('explain @a.py, and @"my notes.md" @a.py'))
+    assert made.text == (
         'explain @a.py, and @"my notes.md" @a.py\n\na.py:\n```py\na = 1\n```\n\n\n'
         "my notes.md:\n```md\n- one\n```\n"
     )
-    assert attached.question.folded().endswith("[a.py: 1 line]\n\n[my notes.md: 1 line]")
-    assert attached.question.typed() == QuestionText('explain @a.py, and @"my notes.md" @a.py')
-    assert attached.missed == ()
+    assert made.folded().endswith("[a.py: 1 line]\n\n[my notes.md: 1 line]")
+    assert made.typed() == QuestionText('explain @a.py, and @"my notes.md" @a.py')
+    assert missed == []
 
 
 def test_a_picture_stays_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is sent beside the text, which names it; a chat keeps its name alone."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my cat.png").write_bytes(b"picture")
-    made = with_files(QuestionText('who is @"my cat.png"?')).question
+    made = with_files(QuestionText('who is @"my cat.png"?'))[0]
     assert made.text == 'who is @"my cat.png"?\n\n(my cat.png)'
     assert made.folded().endswith("[my cat.png: picture, 7 bytes]")
     assert made.media == (str(tmp_path / "my cat.png"),)
@@ -146,14 +146,14 @@ def test_a_picture_stays_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_small_copy_of_a_picture_is_kept(tmp_path: Path) -> None:
     """It is shown in half blocks, and when the file is gone; what is no picture shows nothing."""
     (tmp_path / "a.png").write_bytes(png(160, 80, (220, 30, 30)))
-    made = with_files(QuestionText(f"see @{tmp_path}/a.png")).question
+    made = with_files(QuestionText(f"see @{tmp_path}/a.png"))[0]
     assert question_of(made.text, made.settings()) == made
     lines = half_blocks(made.thumbnails[0])
     assert len(lines) == 8 and {line.plain for line in lines} == {"▀" * 32}
     middle = lines[4].spans[16].style
     assert isinstance(middle, Style) and middle.foreground and middle.foreground.rgb == (220, 30, 30)
     (tmp_path / "a.png").write_bytes(png()[:90])
-    assert with_files(QuestionText(f"see @{tmp_path}/a.png")).question.thumbnails == ("",)
+    assert with_files(QuestionText(f"see @{tmp_path}/a.png"))[0].thumbnails == ("",)
     for kept in ("", "8", "x AAAA", "8 AAAA", "99 AAAA", "1 ####"):
         assert half_blocks(kept) == []
 
@@ -172,8 +172,8 @@ def test_a_picture_dropped_into_the_terminal_is_named(tmp_path: Path) -> None:
 
 def test_what_names_no_file_stays_as_it_was_written() -> None:
     question = QuestionText("what does @property do, and me@example.org? @app.route @no/such.py @.")
-    attached = with_files(question)
-    assert attached.question == question and attached.missed == ("no/such.py",)
+    made, missed = with_files(question)
+    assert made == question and missed == ["no/such.py"]
 
 
 def test_a_file_that_was_pasted_into_the_question_names_nothing(
@@ -182,7 +182,7 @@ def test_a_file_that_was_pasted_into_the_question_names_nothing(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("a = 1\n")
     question = QuestionText("see @a.py", (Insert(4, 9, "[pasted]"),))
-    assert with_files(question).question == question
+    assert with_files(question)[0] == question
 
 
 @pytest.mark.parametrize(
@@ -231,6 +231,17 @@ async def test_a_file_is_completed_sent_in_full_and_shown_as_a_mark(
         await it.pilot.press("enter")
         await it.told("is not a text file")
         assert it.chat.prompt.text.endswith("notes.md now") and len(endpoint.asked) == 1
+
+
+@on_a_loop
+async def test_a_folded_question_opens_and_closes_with_a_click() -> None:
+    async with driven(ChatApp(FakeEndpoint()), size=(100, 40)) as it:
+        await it.ask("\n".join(f"line {i}" for i in range(25)))
+        assert it.app.focused is it.chat.prompt and "line 9" not in it.text()
+        await it.click("o show all of it")
+        await it.until(lambda: "line 9" in it.text())
+        await it.click("o fold it again")
+        await it.until(lambda: "line 9" not in it.text() and "o show all of it" in it.text())
 
 
 # --- what may be meant

@@ -21,10 +21,10 @@ import pytest
 from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.names import name_of
+from edgespec_tui.sessions.export import rescue
 from edgespec_tui.sessions.rows import Listed
+from edgespec_tui.sessions.search import name_of
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 SOON_S = 10.0
@@ -40,7 +40,7 @@ class Opened:
         self.all: list[Sessions] = []
 
     def __call__(self) -> Sessions:
-        self.all.append(Sessions.opened(self.folder, on_notice=self.notices.append, clock=lambda: self.now))
+        self.all.append(Sessions(self.folder, on_notice=self.notices.append, clock=lambda: self.now))
         return self.all[-1]
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ def test_a_conversation_comes_back_whole_with_its_tree_settings_figures_and_orig
 def test_only_what_changed_is_written_again(opened: Opened) -> None:
     sessions, talk = opened(), talked()
     sessions.save(talk)
-    sessions.flushed().result(SOON_S)
+    sessions.searched().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db")) as other:
         other.execute("UPDATE turns SET text = 'changed behind our back' WHERE id = 1")
         other.commit()
@@ -117,7 +117,7 @@ def test_only_what_changed_is_written_again(opened: Opened) -> None:
 def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: Opened) -> None:
     """Typing must not wait for a disk; what was handed over is written when the file is free again."""
     sessions, talk = opened(), talked()
-    sessions.flushed().result(SOON_S)
+    sessions.searched().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         began = time.monotonic()
@@ -125,12 +125,12 @@ def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: 
             talk.change(replace(talk.turns[2], text=str(i)))
             sessions.save(talk)
         assert time.monotonic() - began < 5, "a file that is held is waited for that long at each"
-        written = sessions.flushed()
+        written = sessions.searched()
         time.sleep(0.4)
         assert not written.done()
         other.execute("COMMIT")
     written.result(SOON_S)
-    assert titles(sessions.listed().result(SOON_S)) == ["What is a lock?"]
+    assert titles(sessions.searched().result(SOON_S)) == ["What is a lock?"]
     assert talk.id is not None
     assert sessions.loaded(talk.id).result(SOON_S).turns[2].text == "99"
 
@@ -143,7 +143,7 @@ def test_what_could_not_be_written_for_long_is_told_once_and_written_later(
     monkeypatch.setattr(database, "BUSY_S", 0.1)
     monkeypatch.setattr(sessions_module, "RETRY_S", 0.1)
     sessions, talk = opened(), talked()
-    sessions.flushed().result(SOON_S)
+    sessions.searched().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         sessions.save(talk)
@@ -152,7 +152,7 @@ def test_what_could_not_be_written_for_long_is_told_once_and_written_later(
         sessions.save(talk)
         time.sleep(0.5)
         other.execute("COMMIT")
-    until(lambda: sessions.flushed().result(SOON_S) is None and sessions.listed().result(SOON_S))
+    until(lambda: sessions.searched().result(SOON_S))
     sessions.close()
     assert len(opened.notices) == 1 and "trying again" in opened.notices[0]
     assert talk.id is not None
@@ -176,8 +176,8 @@ from dataclasses import replace
 from pathlib import Path
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
-sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
+from edgespec_tui.sessions.export import rescue
+sessions = Sessions(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Count!")
 turn = talk.add("assistant", parent=1)
@@ -218,21 +218,21 @@ def kept(opened: Opened, *talks: Conversation) -> Sessions:
     for talk in talks:
         opened.now += 60
         sessions.save(talk)
-        sessions.flushed().result(SOON_S)
+        sessions.searched().result(SOON_S)
     return sessions
 
 
 def test_the_session_that_changed_last_is_the_first_of_the_list_and_the_newest(opened: Opened) -> None:
     first, second = talked("one?"), talked("two?\nand a second line")
     sessions = kept(opened, first, second)
-    assert titles(sessions.listed().result(SOON_S)) == ["two?", "one?"]
+    assert titles(sessions.searched().result(SOON_S)) == ["two?", "one?"]
     opened.now += 60
     first.title = "the first"
     sessions.save(first)
-    assert titles(sessions.listed().result(SOON_S)) == ["the first", "two?"]
+    assert titles(sessions.searched().result(SOON_S)) == ["the first", "two?"]
     newest = sessions.newest().result(SOON_S)
     assert newest and newest.id == first.id
-    assert opened.now == sessions.listed().result(SOON_S)[0].changed
+    assert opened.now == sessions.searched().result(SOON_S)[0].changed
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_deleted_session_can_be_brought_back_until_the_program_ends(opened: Op
     sessions = kept(opened, talk)
     assert talk.id is not None
     sessions.deleted(talk.id).result(SOON_S)
-    assert sessions.listed().result(SOON_S) == []
+    assert sessions.searched().result(SOON_S) == []
     assert sessions.searched("lock").result(SOON_S) == []
     with pytest.raises(SessionError, match="there is no chat"):
         sessions.loaded(talk.id).result(SOON_S)
@@ -303,7 +303,7 @@ def test_a_deleted_session_can_be_brought_back_until_the_program_ends(opened: Op
     sessions.close()
     again = opened()
     again.restored(talk.id).result(SOON_S)
-    assert again.listed().result(SOON_S) == []
+    assert again.searched().result(SOON_S) == []
     again.close()
     assert b"What is a lock" not in b"".join(path.read_bytes() for path in opened.folder.glob("sessions*"))
 
@@ -333,7 +333,7 @@ def test_a_session_open_twice_is_read_only_in_the_second_window(opened: Opened) 
     talk.add("user", "kept", parent=2)
     first.save(talk)
     first.leave(talk)
-    first.flushed().result(SOON_S)
+    first.searched().result(SOON_S)
     mine = second.loaded(talk.id).result(SOON_S)
     assert not mine.read_only and mine.path()[-1].text == "kept"
     assert first.loaded(talk.id).result(SOON_S).read_only
@@ -347,7 +347,7 @@ def test_an_answer_growing_in_another_window_is_not_called_cancelled(opened: Ope
     reader = opened()
     assert reader.loaded(talk.id).result(SOON_S).path()[-1].finish is None
     opened.all[0].leave(talk)  # as if it had ended there, unfinished
-    opened.all[0].flushed().result(SOON_S)
+    opened.all[0].searched().result(SOON_S)
     assert reader.loaded(talk.id).result(SOON_S).path()[-1].finish == "cancelled"
 
 
@@ -371,11 +371,11 @@ def test_two_programs_write_sessions_at_once(opened: Opened) -> None:
         for sessions, talk in windows:
             talk.add("user", "more", parent=talk.head)
             sessions.save(talk)
-            sessions.flushed()
+            sessions.searched()
     for sessions, _ in windows:
         sessions.close()
     sessions = opened()
-    listed = sessions.listed().result(SOON_S)
+    listed = sessions.searched().result(SOON_S)
     assert sorted(titles(listed)) == ["window 0", "window 1", "window 2"]
     assert [len(sessions.loaded(session.id).result(SOON_S).turns) for session in listed] == [22, 22, 22]
     assert opened.notices == []
@@ -406,7 +406,7 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(opened: Opened) -> Non
     path = opened.folder / "sessions.db"
     with pytest.raises(sqlite3.OperationalError):
         database.opened(path, migrations=(*database.MIGRATIONS, "DELETE FROM turns;\nDELETE FROM nothing;"))
-    (talk,) = opened().listed().result(SOON_S)
+    (talk,) = opened().searched().result(SOON_S)
     assert len(opened().loaded(talk.id).result(SOON_S).turns) == 2
 
 
@@ -428,7 +428,7 @@ def test_a_file_that_is_not_for_us_is_left_alone_and_the_chat_goes_on(
     before = path.read_bytes()
     sessions, talk = opened(), talked("in memory")
     sessions.save(talk)
-    assert titles(sessions.listed().result(SOON_S)) == ["in memory"]
+    assert titles(sessions.searched().result(SOON_S)) == ["in memory"]
     sessions.close()
     assert path.read_bytes() == before
     (notice,) = opened.notices
@@ -454,7 +454,7 @@ def test_a_damaged_file_is_set_aside_and_named_and_a_new_one_begun(opened: Opene
     path.write_bytes(spoilt)
     sessions, talk = opened(), talked("new")
     sessions.save(talk)
-    assert titles(sessions.listed().result(SOON_S)) == ["new"]
+    assert titles(sessions.searched().result(SOON_S)) == ["new"]
     (notice,) = opened.notices
     (aside,) = opened.folder.glob("sessions-damaged-*.db")
     assert str(aside) in notice and "damaged" in notice
@@ -478,7 +478,7 @@ def test_damage_that_sqlite_does_not_see_hides_no_session(opened: Opened) -> Non
         )
         file.commit()
     sessions = opened()
-    assert set(titles(sessions.listed().result(SOON_S))) == {"A\ufffdB", "another"}
+    assert set(titles(sessions.searched().result(SOON_S))) == {"A\ufffdB", "another"}
     assert talk.id is not None
     read = sessions.loaded(talk.id).result(SOON_S)
     assert [turn.text for turn in read.path()] == [talk.turns[2].text]
@@ -496,7 +496,7 @@ def test_damage_found_while_the_program_runs_costs_nothing_of_the_open_conversat
         file.write(b"\xff" * 40000)
     talk.add("user", "still there?", parent=2)
     sessions.save(talk)
-    sessions.flushed().result(SOON_S)
+    sessions.searched().result(SOON_S)
     sessions.close()
     assert "damaged" in opened.notices[0] and len(opened.notices) == 1
     assert talk.id is not None
@@ -521,7 +521,7 @@ def test_a_full_disk_is_told_once_and_the_chat_is_kept_when_there_is_room(
     opened.now += 60
     try:
         sessions.save(big)
-        assert titles(sessions.listed().result(SOON_S)) == ["big", "small"]
+        assert titles(sessions.searched().result(SOON_S)) == ["big", "small"]
         assert len(opened.notices) == 1 and "cannot be written" in opened.notices[0]
         assert big.id is not None and small.id is not None
         assert sessions.loaded(big.id).result(SOON_S) == big
@@ -533,7 +533,7 @@ def test_a_full_disk_is_told_once_and_the_chat_is_kept_when_there_is_room(
     until(lambda: len(opened.notices) == 2)
     assert "again" in opened.notices[1]
     sessions.close()
-    assert titles(opened().listed().result(SOON_S)) == ["big", "tiny"]
+    assert titles(opened().searched().result(SOON_S)) == ["big", "tiny"]
 
 
 def test_a_folder_that_cannot_be_made_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
@@ -541,7 +541,7 @@ def test_a_folder_that_cannot_be_made_is_told_and_the_chat_goes_on(tmp_path: Pat
     opened = Opened(tmp_path / "data")
     sessions, talk = opened(), talked()
     sessions.save(talk)
-    assert titles(sessions.listed().result(SOON_S)) == ["What is a lock?"]
+    assert titles(sessions.searched().result(SOON_S)) == ["What is a lock?"]
     opened.close()
     (notice,) = opened.notices
     assert notice.startswith("chats are not saved for now: ")
@@ -582,11 +582,11 @@ def test_old_chats_are_there_where_the_disk_is_full_at_the_start(opened: Opened,
         assert old.id is not None
         assert sessions.loaded(old.id).result(SOON_S) == old
         sessions.save(new)
-        sessions.flushed().result(SOON_S)
+        sessions.searched().result(SOON_S)
         assert "rollback" not in opened.notices[0] and "as soon as" in opened.notices[0]
     until(lambda: any("again" in notice for notice in opened.notices))
     assert sessions.close() == []
-    assert set(titles(opened().listed().result(SOON_S))) == {"new one", "old one"}
+    assert set(titles(opened().searched().result(SOON_S))) == {"new one", "old one"}
 
 
 @posix
@@ -616,7 +616,7 @@ def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_said(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions, talk = opened(), talked()
-    sessions.flushed().result(SOON_S)
+    sessions.searched().result(SOON_S)
     answers = Event()
     monkeypatch.setattr(rows, "write", lambda *_, **__: answers.wait(SOON_S))
     sessions.save(talk)
@@ -642,7 +642,7 @@ def test_what_is_whole_in_a_damaged_file_is_in_the_new_one(opened: Opened) -> No
     content[at // 4096 * 4096 : at // 4096 * 4096 + 4096] = b"\xff" * 4096
     (opened.folder / "sessions.db").write_bytes(content)
     again = opened()
-    found = {one.title.split(" q")[0] for one in again.listed().result(SOON_S)}
+    found = {one.title.split(" q")[0] for one in again.searched().result(SOON_S)}
     assert found >= {f"number {i}" for i in range(20) if i not in (3, 10, 11, 12)} and "number 3" not in found
     talk = talks[7]
     assert talk.id is not None and again.loaded(talk.id).result(SOON_S) == talk
@@ -673,8 +673,8 @@ import sys
 from pathlib import Path
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
-sessions = Sessions.opened(Path(sys.argv[1]), on_notice=print)
+from edgespec_tui.sessions.export import rescue
+sessions = Sessions(Path(sys.argv[1]), on_notice=print)
 talk = Conversation()
 talk.add("user", "Last words")
 sessions.save(talk)
@@ -682,7 +682,7 @@ raise SystemExit(3)
 """
     done = subprocess.run([sys.executable, "-c", code, str(opened.folder)], env=with_paths(), timeout=30)
     assert done.returncode == 3 != -signal.SIGSEGV
-    assert titles(opened().listed().result(SOON_S)) == ["Last words"]
+    assert titles(opened().searched().result(SOON_S)) == ["Last words"]
 
 
 # --- what could not be kept
@@ -704,7 +704,7 @@ def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhe
         sessions.save(big)
         small.add("user", "one more", parent=small.head)
         sessions.save(small)
-        sessions.flushed().result(SOON_S)
+        sessions.searched().result(SOON_S)
         unwritten = sessions.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -723,7 +723,7 @@ def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhe
 
 def test_nothing_is_said_where_all_is_kept_or_nothing_was_to_be(opened: Opened) -> None:
     assert kept(opened, talked()).close() == []
-    alone = Sessions.opened(None, on_notice=print)
+    alone = Sessions(None, on_notice=print)
     alone.save(talked())
     assert alone.close() == []
     rescue([], ask=None, tell=lambda sentence: pytest.fail(sentence))

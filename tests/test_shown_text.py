@@ -19,6 +19,8 @@ from edgespec.system.isolate import told
 from edgespec.system.terminal import guarded, one_line, shown
 from edgespec_models.hub.hub import Hub
 
+pytestmark = pytest.mark.usefixtures("one_oracle")
+
 HOSTILE = "\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b31m\rsafe\x7f"
 
 

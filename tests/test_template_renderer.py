@@ -21,8 +21,7 @@ from commands import edgespec
 from served import served, until
 
 from edgespec.chat.conversation import compose
-from edgespec.chat.renderer import Renderer
-from edgespec.chat.template import LONGEST_TEMPLATE, render
+from edgespec.chat.template import LONGEST_TEMPLATE, Renderer, render
 from edgespec.errors import TemplateError, TemplateOverrunError
 from edgespec.system.limited_child import GIVEN_UP, Limits, Task, overrun
 
@@ -252,4 +251,4 @@ def test_a_server_with_an_endless_template_answers_and_ends(tmp_path: Path) -> N
 
 def busy(child: psutil.Process) -> bool:
     """Whether it is a renderer that has worked for a while."""
-    return "edgespec.chat.render_child" in child.cmdline() and sum(child.cpu_times()[:2]) > 0.5
+    return "edgespec.chat.sandbox" in child.cmdline() and sum(child.cpu_times()[:2]) > 0.5

@@ -108,6 +108,19 @@ async def test_answering_again_keeps_the_old_answer_as_a_version() -> None:
 
 
 @on_a_loop
+async def test_a_question_too_can_be_answered_again() -> None:
+    """The key asked for the answer before it as if that were a question, and did nothing on the first one."""
+    endpoint = FakeEndpoint(answers=["one", "two", "three"])
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("first")
+        await it.ask("second")
+        it.chat.transcript.query("QuestionView").last().focus()
+        await it.pilot.press("r")
+        await it.until(lambda: it.texts() == ["first", "one", "second", "three"])
+        assert [m.text for m in endpoint.asked[-1][0]] == ["first", "one", "second"]
+
+
+@on_a_loop
 async def test_an_edited_question_is_asked_in_the_place_of_the_old() -> None:
     endpoint = FakeEndpoint(answers=["one", "two", "three"])
     async with driven(ChatApp(endpoint)) as it:
@@ -193,7 +206,7 @@ async def test_reasoning_is_folded_and_opens_with_a_key() -> None:
         await it.pilot.pause()
         assert not fold.collapsed and "hm, so" in it.text()
         await it.ask("next")
-        assert all("hm" not in m.text for m in it.app.context.endpoint.asked[-1][0])
+        assert all("hm" not in m.text for m in it.app.context.engine.endpoint.asked[-1][0])
 
 
 @pytest.mark.slow

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from fake_endpoint import FAKE, FakeEndpoint
+from fake_endpoint import FAKE, FakeEndpoint, round_of
 from test_tui_chat import on_a_loop
 from textual.widgets import Input, OptionList
 from tui_driver import Driven, driven
 
-from edgespec.client.answer import StreamedRound
-from edgespec.core.values import BreakEven, Round
+from edgespec.client.answer import Span
+from edgespec.core.values import BreakEven
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec.pairs.found import Found
 from edgespec_tui.app import ChatApp
@@ -25,7 +25,7 @@ from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
-from edgespec_tui.widgets.answer_markdown import AnswerSegment, CodeFence, Prose
+from edgespec_tui.widgets.answer_body import AnswerSegment, CodeFence, Prose
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.notice_line import NoticeLine
 from edgespec_tui.widgets.panel import PanelState, SpeculationPanel
@@ -135,10 +135,8 @@ def origin_at(it: Driven, word: str) -> str | None:
 @on_a_loop
 async def test_each_word_is_tinted_by_who_produced_it_also_inside_markdown() -> None:
     rounds = [
-        StreamedRound(
-            Round((1, 2), "guessed **boldly**", 2, 1, ("model", "lookup")), 0.0, ("guessed ", "**boldly**")
-        ),
-        StreamedRound(Round((3,), " itself", 1, 0, ("target",), finish="stop"), 0.0, (" itself",)),
+        round_of(Span("guessed ", "model"), Span("**boldly**", "lookup"), drafted=2),
+        round_of(Span(" itself", "target"), drafted=1),
     ]
     async with driven(ChatApp(FakeEndpoint(answers=[rounds]))) as it:
         await it.ask("go")
@@ -190,7 +188,7 @@ async def test_what_comes_faster_than_it_is_drawn_is_few_widgets_and_its_end_is_
         await answer.feed(much, "", [("model", len(much))])
         assert len(answer.query(AnswerSegment)) == 2 and len(answer.query(CodeFence)) < 20
         await it.until(lambda: "x = 299" in it.text() and "Line 299" in it.text())
-        assert answer.has_more
+        assert answer.body.has_more
 
 
 @on_a_loop
@@ -252,7 +250,7 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
 
 @on_a_loop
 async def test_where_nothing_is_guessed_panel_and_race_say_so_and_why() -> None:
-    plain = [StreamedRound(Round((i,), "word ", 0, 0, ("target",)), 0.0, ("word ",)) for i in range(60)]
+    plain = [round_of(Span("word ", "target")) for i in range(60)]
     info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
     async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000))) as it:
         await it.ask("say")
@@ -281,7 +279,7 @@ async def test_all_of_why_is_shown_though_nothing_else_in_the_panel_has_grown() 
 @on_a_loop
 async def test_a_narrow_window_says_once_why_nothing_is_guessed() -> None:
     """Only the panel said it, where there are 120 columns."""
-    plain = [StreamedRound(Round((i,), "word ", 0, 0, ("target",)), 0.0, ("word ",)) for i in range(60)]
+    plain = [round_of(Span("word ", "target")) for i in range(60)]
     info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
     async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000)), size=(80, 24)) as it:
         await it.ask("say")
@@ -318,7 +316,7 @@ async def test_a_race_that_fails_says_why_and_leaves_again() -> None:
 
 @on_a_loop
 async def test_chats_are_found_opened_renamed_deleted_and_brought_back(tmp_path: Path) -> None:
-    sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
+    sessions = Sessions(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
     try:
         async with driven(
             ChatApp(FakeEndpoint(answers=["About files.", "About sorting."]), sessions=sessions)
@@ -390,7 +388,7 @@ async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
 
 @on_a_loop
 async def test_lists_and_screens_are_used_with_the_mouse(tmp_path: Path) -> None:
-    sessions = Sessions.opened(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
+    sessions = Sessions(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
     try:
         async with driven(ChatApp(FakeEndpoint(answers=["About files."]), sessions=sessions)) as it:
             await it.ask("files?")
@@ -446,7 +444,7 @@ async def test_the_palette_begins_with_what_is_used() -> None:
 @on_a_loop
 async def test_hands_that_save_are_told_that_it_is_done(tmp_path: Path) -> None:
     """Ctrl+S switched speculation."""
-    sessions = Sessions.opened(tmp_path, on_notice=print)
+    sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         await it.pilot.press("ctrl+s")
         await it.told("This chat is saved as it goes")

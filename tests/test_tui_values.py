@@ -9,26 +9,27 @@ from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 
 import pytest
-from fake_endpoint import FakeEndpoint
+from fake_endpoint import FakeEndpoint, round_of
 
-from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
+from edgespec.chat.families.deltas import AssembledTurn
+from edgespec.chat.families.reader import Parser
+from edgespec.client.answer import AnswerOptions, Ended, Span, StreamedRound
 from edgespec.core.values import FREE, BreakEven, Round
 from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.race import Lane, Race, compared, drawn, together, verdict
 from edgespec_tui.settings.themes import DARK_TINTS, LIGHT_TINTS
-from edgespec_tui.widgets.answer_markdown import MARKS, TINTS
+from edgespec_tui.widgets.answer_body import MARKS, TINTS, AnswerBody
 from edgespec_tui.widgets.attached_files import read_file
-from edgespec_tui.widgets.code_blocks import code_blocks, last_code, whole_block
-from edgespec_tui.widgets.drawing_pace import LATEST_S, SHARE, SOONEST_S, DrawingPace
+from edgespec_tui.widgets.growing import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
-from edgespec_tui.widgets.origins import by_character, part, runs_of_round, spans
+from edgespec_tui.widgets.markdown_blocks import code_blocks, last_code, whole_block
+from edgespec_tui.widgets.origins import part, spans
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, odds_against
 from edgespec_tui.widgets.quiet_moments import QuietMoments
-from edgespec_tui.widgets.reasoning import ReasoningSplitter
-from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, segments
+from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, Segment
 from edgespec_tui.widgets.slash_commands import parsed
-from edgespec_tui.widgets.turn_writer import known_finish
+from edgespec_tui.widgets.turn_writer import known_finish, thoughts_first
 
 PARAGRAPHS = "".join(f"Paragraph {i} has **some** words in it.\n\n" for i in range(60))
 LONG_CODE = "Before.\n\n```python\n" + "".join(f"line_{i} = {i}\n" for i in range(400)) + "```\n\nAfter.\n"
@@ -36,6 +37,11 @@ LONG_LIST = "".join(f"- item {i} of a list that goes on for long\n" for i in ran
 
 
 # --- segments
+
+
+def segments(text: str) -> list[Segment]:
+    """Returns a text as the body of an answer cuts it."""
+    return AnswerBody(text, (), tinted=False)._segments
 
 
 @pytest.mark.parametrize("text", [PARAGRAPHS, LONG_CODE, LONG_LIST, "short", "", "one\n\ntwo"])
@@ -89,13 +95,6 @@ def test_every_origin_has_a_colour_in_both_themes() -> None:
     assert set(TINTS) == set(MARKS) == {"model", *FREE}
 
 
-def test_runs_of_a_round_are_as_long_as_its_text() -> None:
-    assert runs_of_round("a bc", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 2)]
-    assert runs_of_round("a b", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 1)]
-    assert runs_of_round("a bcd", ("a ", "bc"), ("model", "target")) == [("model", 2), ("target", 3)]
-    assert runs_of_round("text", (), ()) == [("", 4)]
-
-
 def test_a_part_of_runs_is_cut_at_both_ends() -> None:
     runs = (("model", 3), ("target", 2), ("lookup", 4))
     assert part(runs, 2, 7) == [("model", 1), ("target", 2), ("lookup", 2)]
@@ -104,8 +103,8 @@ def test_a_part_of_runs_is_cut_at_both_ends() -> None:
 
 def test_rendered_text_is_found_in_its_source_past_the_signs_of_markdown() -> None:
     source = "It is **so** and `code`"
-    runs = [("model", 8), ("target", 2), ("model", 13)]  # "so" is the target's
-    found, end = spans("It is so and code", source, by_character(runs))
+    origins = ["model"] * 8 + ["target"] * 2 + ["model"] * 13  # "so" is the target's
+    found, end = spans("It is so and code", source, origins)
     assert found == [(0, 6, "model"), (6, 8, "target"), (8, 17, "model")]
     assert source[end:] == "`"
 
@@ -119,9 +118,11 @@ def test_a_character_that_rendering_made_up_has_no_origin_and_loses_nobodys_plac
 
 
 def thought(pieces: list[str]) -> tuple[str, str]:
-    splitter = ReasoningSplitter()
-    parts = [splitter.feed(piece) for piece in pieces] + [splitter.end()]
-    return "".join(p[0] for p in parts), "".join(p[1] for p in parts)
+    parser, said = Parser(thoughts_first), AssembledTurn()
+    for piece in pieces:
+        said.add(parser.feed(piece))
+    said.add(parser.finish())
+    return said.reasoning, said.content
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
@@ -135,6 +136,7 @@ def test_only_an_answer_that_begins_with_thinking_has_any() -> None:
     assert thought(["Say <think>", "x</think>"]) == ("", "Say <think>x</think>")
     assert thought(["<thi"]) == ("", "<thi")
     assert thought(["<think>cut off"]) == ("cut off", "")
+    assert thought([" \n", "  Text"]) == ("", " \n  Text")
 
 
 # --- figures
@@ -256,14 +258,14 @@ def test_lanes_answer_several_questions_each_until_its_own_clock_has_run_out() -
 
 
 def test_where_nothing_is_guessed_a_race_measures_no_speedup() -> None:
-    one = StreamedRound(Round((1,), "x", 0, 0, ("target",)), 0.0, ("x",))
+    one = round_of(Span("x", "target"))
     race = finished(drawn(FakeEndpoint([[one] * 60]), [], AnswerOptions(), rng=random.Random(1)))
     assert not race.guessed and race.measured() is None
 
 
 def test_a_server_that_knows_no_lanes_cannot_race() -> None:
     """It would answer both at the same moment, and neither speed would be its own."""
-    one = StreamedRound(Round((1,), "x", 0, 0, ("target",)), 0.0, ("x",))
+    one = round_of(Span("x", "target"))
 
     class Older(FakeEndpoint):
         async def answer(

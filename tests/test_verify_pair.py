@@ -20,14 +20,28 @@ import pytest
 from commands import edgespec, in_process, interrupted, posix, refused
 from wrong_rules import accept_always, without_residual
 
-from edgespec.commands.prompts import TokenizedPrompt, built_in, fitting_prompts
+from edgespec.commands.prompts import built_in
 from edgespec.commands.verify import samples, texts
-from edgespec.commands.verify.budget import LEAST_TOKENS, MOST_TOKENS, Deadline, TargetSpeed, text_plan
+from edgespec.commands.verify.budget import (
+    LEAST_TOKENS,
+    MOST_TOKENS,
+    Deadline,
+    TargetSpeed,
+    TokenizedPrompt,
+    fitting_prompts,
+    text_plan,
+)
 from edgespec.commands.verify.command import Effort, run_checks
 from edgespec.commands.verify.equality import BatchShape, Difference
 from edgespec.commands.verify.report import BROKEN, LOSSLESS, UNDECIDED, Report
-from edgespec.commands.verify.row_memory import RowMemory
-from edgespec.commands.verify.samples import NARROW, WIDE, ChiSquare, check_distribution, telling_prompt
+from edgespec.commands.verify.samples import (
+    NARROW,
+    WIDE,
+    ChiSquare,
+    RowMemory,
+    check_distribution,
+    telling_prompt,
+)
 from edgespec.commands.verify.texts import Comparison, Way
 from edgespec.core import verify
 from edgespec.core.values import Draft

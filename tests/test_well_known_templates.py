@@ -43,10 +43,10 @@ def test_a_template_is_llama_cpps_of_that_name(name: str, shape: str) -> None:
 
 
 def test_a_turn_ends_with_its_end() -> None:
-    for name, known in WELL_KNOWN.items():
-        assert turn_end(known.source) == (known.turn_end,)
+    for name, (source, end) in WELL_KNOWN.items():
+        assert turn_end(source) == (end,)
         if name != "falcon3":  # which has none but the end of all
-            assert known.turn_end in llamas(name, TURNS[1:3], False)
+            assert end in llamas(name, TURNS[1:3], False)
     assert turn_end("{{ another }}") == () and template_or_fallback("mine") == "mine"
 
 

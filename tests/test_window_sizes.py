@@ -69,7 +69,7 @@ async def states(it: Driven, widths: Iterable[int], rng: random.Random, screens:
 
 def sweep(widths: Iterable[int], folder: Path, seed: int, *screens: str) -> None:
     async def story() -> None:
-        sessions = Sessions.opened(folder, on_notice=lambda sentence: pytest.fail(sentence))
+        sessions = Sessions(folder, on_notice=lambda sentence: pytest.fail(sentence))
         try:
             shelf = Shelf(Store(folder / "models"), memory=16 * 2**30)
             app = ChatApp(FakeEndpoint(answers=[ANSWER]), sessions=sessions, shelf=shelf)

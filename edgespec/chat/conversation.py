@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from edgespec.chat.families.deltas import as_object
 from edgespec.chat.families.family import Family
 from edgespec.chat.families.known import DEEPSEEK_R1, DEEPSEEK_V3, GRANITE, HERMES, LFM, family_of
 from edgespec.chat.families.reader import Parser
@@ -88,7 +89,8 @@ def compose(
         shaped = _one_user_at_a_time(shaped)
     begun = shaped.pop() if go_on else None
     if traits.parts:
-        shaped = [_in_parts(message) for message in shaped]
+        for message in shaped:
+            message["content"] = [{"type": "text", "text": text_of(message.get("content"))}]
     text = render(
         template,
         shaped,
@@ -171,23 +173,12 @@ def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
 
 
 def _as_object(arguments: object) -> object:
-    """Returns arguments as an object; malformed text of a model is kept under a name."""
-    if not isinstance(arguments, str):
-        return arguments or {}
-    try:
-        value = json.loads(arguments) if arguments.strip() else {}
-    except ValueError:
-        return {"arguments": arguments}
-    return value if isinstance(value, dict) else {"arguments": value}
+    return as_object(arguments) if isinstance(arguments, str) else arguments or {}
 
 
 def nine(id: str) -> str:
     """Returns an id of nine letters and digits, the same for the same text."""
     return id if re.fullmatch("[a-zA-Z0-9]{9}", id) else hashlib.sha256(id.encode()).hexdigest()[:9]
-
-
-def _in_parts(message: Mapping[str, Any]) -> dict[str, Any]:
-    return {**message, "content": [{"type": "text", "text": text_of(message.get("content"))}]}
 
 
 def _one_system_first(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
-"""Renders chat templates in Jinja's sandbox, as Transformers does: what `render_child.py` runs.
+"""Renders chat templates in Jinja's sandbox, as Transformers does: the child process that does so.
 
 The sandbox keeps a template from reaching anything beyond its messages. It limits neither time nor memory
-(`'a' * 10**10` is plain Python to it), so it runs in a process of its own.
+(`'a' * 10**10` is plain Python to it), so it runs in a process of its own, which `template.py` asks.
 """
 
 import datetime
@@ -18,6 +18,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.errors import TemplateError
+from edgespec.system.limited_child import answer_within
 
 
 def rendered(template: str, values: Mapping[str, Any], now: datetime.datetime | None) -> str:
@@ -112,3 +113,14 @@ def _to_json(
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
+
+
+def answer(asked: dict[str, Any]) -> str:
+    """Returns a template's text, or the names that it reads. Raises TemplateError."""
+    if asked["what"] == "names":
+        return "\n".join(sorted(names_wanted(asked["template"])))
+    return rendered(asked["template"], asked["values"], asked["now"])
+
+
+if __name__ == "__main__":
+    answer_within(answer, TemplateError)

@@ -64,16 +64,11 @@ def _tried(template: str) -> Traits | TemplateOverrunError:
 
 
 def _found(template: str) -> Traits:
-    parts = False
     words = _rendered(template, [_user(USER)])
-    empty_tools = words is None and _rendered(template, [_user(USER)], tools=[]) is not None
-    if empty_tools:
-        words = _rendered(template, [_user(USER)], tools=[])
-    if words is None or USER not in words:
-        parts_text = _rendered(template, [_user([USER])])
-        parts = parts_text is not None and USER in parts_text
-        if words is None and not parts:
-            render(template, [_user(USER)])  # raises, with the reason
+    empty_tools = not words and bool(words := _rendered(template, [_user(USER)], tools=[]))
+    parts = USER not in words and USER in _rendered(template, [_user([USER])])
+    if not words and not parts:
+        render(template, [_user(USER)])  # raises, with the reason
     joint = _joint(_rendered(template, [_user([USER, SYSTEM])], tools=[] if empty_tools else None))
     tool = tool_for(TOOL, KEY)
     described = _rendered(template, [_user(USER)], tools=[tool])
@@ -85,11 +80,11 @@ def _found(template: str) -> Traits:
     return Traits(
         parts=parts,
         joint=joint,
-        system=system is not None and SYSTEM in system,
-        tools=described is not None and TOOL in described,
+        system=SYSTEM in system,
+        tools=TOOL in described,
         calls=calls,
         several_calls=several,
-        results=results is not None and RESULT in results,
+        results=RESULT in results,
         as_text=as_text,
         bare=bare,
         empty_tools=empty_tools,
@@ -116,7 +111,7 @@ def _says_call(
     template: str, tool: Mapping[str, Any], as_text: bool, bare: Absent, n: int, end: list[dict[str, Any]]
 ) -> bool:
     said = _rendered(template, [_user(USER), _calling(as_text, bare, n), *end], tools=[tool])
-    behind = (said or "").rpartition(USER)[2]
+    behind = said.rpartition(USER)[2]
     whole = behind.count(TOOL) >= n and behind.count(KEY) >= n and behind.count(VALUE) >= n
     quoted = '\\"' + KEY in behind or "{'" in behind  # JSON in JSON, and Python's way of writing an object
     return whole and not quoted and "None" not in behind
@@ -133,9 +128,9 @@ def tool_for(name: str, key: str) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _joint(rendered: str | None) -> str:
+def _joint(rendered: str) -> str:
     """Returns what comes between two words that were given as parts of one message."""
-    between = (rendered or "").partition(USER)[2].partition(SYSTEM)
+    between = rendered.partition(USER)[2].partition(SYSTEM)
     return between[0] if between[1] and not between[0].strip() else "\n"
 
 
@@ -163,13 +158,14 @@ def _rendered(
     template: str,
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] | None = None,
-) -> str | None:
+) -> str:
+    """Returns the text of messages; "" if the template refuses them."""
     try:
         return render(template, messages, tools=tools, variables=variables_for(template, tools))
     except TemplateOverrunError:
         raise
     except TemplateError:
-        return None
+        return ""
 
 
 def variables_for(

@@ -5,19 +5,9 @@ others read it as a transcript. What ends a turn there is also a stop string: if
 such token, the model writes it in letters and continues with the next turn by itself.
 """
 
-from dataclasses import dataclass
-
 from edgespec.errors import SettingError
 
 FALLBACK = "chatml"
-
-
-@dataclass(frozen=True, slots=True)
-class WellKnown:
-    """A chat template. turn_end: the text at which a turn ends."""
-
-    source: str
-    turn_end: str
 
 
 def _roles(before: str, between: str, behind: str) -> str:
@@ -33,7 +23,7 @@ def _named(system: str, user: str, assistant: str, begins: str) -> str:
     """Returns a template that writes the turns of each role in its own way; CONTENT is the message."""
 
     def turn(text: str) -> str:
-        before, _, behind = text.partition("CONTENT")
+        before, behind = text.split("CONTENT")
         return f"{{{{ {before!r} + message['content'] + {behind!r} }}}}"
 
     return (
@@ -47,12 +37,7 @@ def _named(system: str, user: str, assistant: str, begins: str) -> str:
 
 def _system_with_user(user: str, assistant: str, begins: str, system: str = "CONTENT\n\n") -> str:
     """Returns a template whose system message goes into the user's next one."""
-
-    def parts(text: str) -> tuple[str, str]:
-        before, _, behind = text.partition("CONTENT")
-        return before, behind
-
-    (ask, asked), (say, said), (tell, told) = parts(user), parts(assistant), parts(system)
+    (ask, asked), (say, said), (tell, told) = (text.split("CONTENT") for text in (user, assistant, system))
     return (
         "{% set told = namespace(text='') %}{% for message in messages %}"
         f"{{% if message['role'] == 'system' %}}"
@@ -64,9 +49,9 @@ def _system_with_user(user: str, assistant: str, begins: str, system: str = "CON
     )
 
 
-WELL_KNOWN = {
-    "chatml": WellKnown(_roles("<|im_start|>", "\n", "<|im_end|>\n"), "<|im_end|>"),
-    "command-r": WellKnown(
+WELL_KNOWN = {  # the template of a name, and the text at which a turn ends
+    "chatml": (_roles("<|im_start|>", "\n", "<|im_end|>\n"), "<|im_end|>"),
+    "command-r": (
         _named(
             "<|START_OF_TURN_TOKEN|><|SYSTEM_TOKEN|>CONTENT<|END_OF_TURN_TOKEN|>",
             "<|START_OF_TURN_TOKEN|><|USER_TOKEN|>CONTENT<|END_OF_TURN_TOKEN|>",
@@ -75,17 +60,17 @@ WELL_KNOWN = {
         ),
         "<|END_OF_TURN_TOKEN|>",
     ),
-    "deepseek": WellKnown(
+    "deepseek": (
         _named(
             "CONTENT", "### Instruction:\nCONTENT\n", "### Response:\nCONTENT\n<|EOT|>\n", "### Response:\n"
         ),
         "<|EOT|>",
     ),
-    "deepseek2": WellKnown(
+    "deepseek2": (
         _named("CONTENT\n\n", "User: CONTENT\n\n", "Assistant: CONTENT<｜end▁of▁sentence｜>", "Assistant:"),
         "<｜end▁of▁sentence｜>",
     ),
-    "deepseek3": WellKnown(
+    "deepseek3": (
         _named(
             "CONTENT\n\n",
             "<｜User｜>CONTENT",
@@ -94,8 +79,8 @@ WELL_KNOWN = {
         ),
         "<｜end▁of▁sentence｜>",
     ),
-    "falcon3": WellKnown(_roles("<|", "|>\n", "\n"), "<|endoftext|>"),
-    "gemma": WellKnown(
+    "falcon3": (_roles("<|", "|>\n", "\n"), "<|endoftext|>"),
+    "gemma": (
         _system_with_user(
             "<start_of_turn>user\nCONTENT<end_of_turn>\n",
             "<start_of_turn>model\nCONTENT<end_of_turn>\n",
@@ -103,25 +88,25 @@ WELL_KNOWN = {
         ),
         "<end_of_turn>",
     ),
-    "granite": WellKnown(
-        _roles("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>\n"), "<|end_of_text|>"
-    ),
-    "llama2": WellKnown(
+    "granite": (_roles("<|start_of_role|>", "<|end_of_role|>", "<|end_of_text|>\n"), "<|end_of_text|>"),
+    "llama2": (
         _system_with_user("[INST] CONTENT [/INST]", "CONTENT</s>", "", "<<SYS>>\nCONTENT\n<</SYS>>\n\n"),
         "</s>",
     ),
-    "llama3": WellKnown(_roles("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"), "<|eot_id|>"),
-    "llama4": WellKnown(_roles("<|header_start|>", "<|header_end|>\n\n", "<|eot|>"), "<|eot|>"),
-    "mistral-v1": WellKnown(_system_with_user(" [INST] CONTENT [/INST]", " CONTENT</s>", ""), "</s>"),
-    "mistral-v3": WellKnown(_system_with_user("[INST] CONTENT[/INST]", " CONTENT</s>", ""), "</s>"),
-    "mistral-v3-tekken": WellKnown(_system_with_user("[INST]CONTENT[/INST]", "CONTENT</s>", ""), "</s>"),
-    "mistral-v7": WellKnown(
-        _named("[SYSTEM_PROMPT] CONTENT[/SYSTEM_PROMPT]", "[INST] CONTENT[/INST]", " CONTENT</s>", ""), "</s>"
+    "llama3": (_roles("<|start_header_id|>", "<|end_header_id|>\n\n", "<|eot_id|>"), "<|eot_id|>"),
+    "llama4": (_roles("<|header_start|>", "<|header_end|>\n\n", "<|eot|>"), "<|eot|>"),
+    "mistral-v1": (_system_with_user(" [INST] CONTENT [/INST]", " CONTENT</s>", ""), "</s>"),
+    "mistral-v3": (_system_with_user("[INST] CONTENT[/INST]", " CONTENT</s>", ""), "</s>"),
+    "mistral-v3-tekken": (_system_with_user("[INST]CONTENT[/INST]", "CONTENT</s>", ""), "</s>"),
+    "mistral-v7": (
+        _named("[SYSTEM_PROMPT] CONTENT[/SYSTEM_PROMPT]", "[INST] CONTENT[/INST]", " CONTENT</s>", ""),
+        "</s>",
     ),
-    "mistral-v7-tekken": WellKnown(
-        _named("[SYSTEM_PROMPT]CONTENT[/SYSTEM_PROMPT]", "[INST]CONTENT[/INST]", "CONTENT</s>", ""), "</s>"
+    "mistral-v7-tekken": (
+        _named("[SYSTEM_PROMPT]CONTENT[/SYSTEM_PROMPT]", "[INST]CONTENT[/INST]", "CONTENT</s>", ""),
+        "</s>",
     ),
-    "openchat": WellKnown(
+    "openchat": (
         _named(
             "CONTENT<|end_of_turn|>",
             "GPT4 Correct User: CONTENT<|end_of_turn|>",
@@ -130,29 +115,28 @@ WELL_KNOWN = {
         ),
         "<|end_of_turn|>",
     ),
-    "phi3": WellKnown(_roles("<|", "|>\n", "<|end|>\n"), "<|end|>"),
-    "phi4": WellKnown(_roles("<|im_start|>", "<|im_sep|>", "<|im_end|>"), "<|im_end|>"),
-    "vicuna": WellKnown(
-        _named("CONTENT\n\n", "USER: CONTENT\n", "ASSISTANT: CONTENT</s>\n", "ASSISTANT:"), "</s>"
+    "phi3": (_roles("<|", "|>\n", "<|end|>\n"), "<|end|>"),
+    "phi4": (_roles("<|im_start|>", "<|im_sep|>", "<|im_end|>"), "<|im_end|>"),
+    "vicuna": (_named("CONTENT\n\n", "USER: CONTENT\n", "ASSISTANT: CONTENT</s>\n", "ASSISTANT:"), "</s>"),
+    "vicuna-orca": (
+        _named("SYSTEM: CONTENT\n", "USER: CONTENT\n", "ASSISTANT: CONTENT</s>\n", "ASSISTANT:"),
+        "</s>",
     ),
-    "vicuna-orca": WellKnown(
-        _named("SYSTEM: CONTENT\n", "USER: CONTENT\n", "ASSISTANT: CONTENT</s>\n", "ASSISTANT:"), "</s>"
-    ),
-    "zephyr": WellKnown(_roles("<|", "|>\n", "<|endoftext|>\n"), "<|endoftext|>"),
+    "zephyr": (_roles("<|", "|>\n", "<|endoftext|>\n"), "<|endoftext|>"),
 }
-_TURN_ENDS = {known.source: known.turn_end for known in WELL_KNOWN.values()}
+_TURN_ENDS = dict(WELL_KNOWN.values())
 
 
 def well_known(name: str) -> str:
     """Returns the template of a name; raises SettingError if there is none."""
     if name not in WELL_KNOWN:
         raise SettingError(f"--chat-template {name} is not known: there are {', '.join(WELL_KNOWN)}")
-    return WELL_KNOWN[name].source
+    return WELL_KNOWN[name][0]
 
 
 def template_or_fallback(own: str | None) -> str:
     """Returns a model's own template; ChatML if it has none."""
-    return own or WELL_KNOWN[FALLBACK].source
+    return own or WELL_KNOWN[FALLBACK][0]
 
 
 def turn_end(template: str) -> tuple[str, ...]:

@@ -100,15 +100,9 @@ class StreamedRound:
     reading: Reading | None = None  # no round at all, but how far the prompt has been read
 
     @property
-    def why(self) -> str:
-        """Says how long the draft was and why, in a few words; "" if the server did not say."""
-        if not self.number:
-            return ""
-        if self.round.notice:
-            return self.round.notice
-        if not self.round.drafted:
-            return "plain: no draft was expected to be faster"
-        return f"{self.round.drafted} guessed: {self.round.gain:.2f} x plain decoding was expected"
+    def n_tokens(self) -> int:
+        """Returns how many tokens came; of a server that does not say, a piece of text is one."""
+        return len(self.round.tokens) or bool(self.round.text or self.reasoning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,11 +198,8 @@ class Spans:
         begin = self._text.find(text)
         if begin < 0:  # it was changed on its way, as by a parser of tool calls
             return (Span(text, ""),)
-        self._skip(begin)
+        self._next(begin)
         return self._next(len(text))
-
-    def _skip(self, size: int) -> None:
-        self._next(size)
 
     def _next(self, size: int) -> tuple[Span, ...]:
         """Takes `size` characters off the front; neighbours of one source become one span."""

@@ -15,9 +15,8 @@ belongs to its owner. Other attached programs learn when it ends, and why (Endpo
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -109,7 +108,7 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass(slots=True)
-class Attached:
+class Attached(AbstractContextManager["Attached"]):
     """An engine that answers, and whose it is. Use it in a `with`, or close it."""
 
     client: Client
@@ -122,9 +121,6 @@ class Attached:
     @property
     def model(self) -> str:
         return self.info.model
-
-    def __enter__(self) -> Attached:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -145,13 +141,13 @@ class Attached:
         return f"the server at {self.client.where} has ended"
 
     def again(
-        self, *, on_progress: OnProgress = lambda _: None, cancelled: Callable[[], bool] = lambda: False
+        self, on_progress: OnProgress = lambda _: None, cancelled: Callable[[], bool] = lambda: False
     ) -> Attached:
         """Releases this engine and attaches or starts anew; raises as `attach` does."""
         self.close()
         if self.client.state is None and not self._child:
             return connect(self.client)
-        return attach(self.wanted, on_progress=on_progress, cancelled=cancelled)
+        return attach(self.wanted, on_progress, cancelled)
 
 
 def connect(client: Client) -> Attached:
@@ -161,7 +157,6 @@ def connect(client: Client) -> Attached:
 
 def attach(
     wanted: WantedEngine | None = None,
-    *,
     on_progress: OnProgress = lambda _: None,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Attached:
@@ -180,11 +175,7 @@ def attach(
         return _start(wanted, on_progress, cancelled)
 
 
-def own(
-    wanted: WantedEngine,
-    on_progress: OnProgress = lambda _: None,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> Attached:
+def own(wanted: WantedEngine, on_progress: OnProgress, cancelled: Callable[[], bool]) -> Attached:
     """Starts an engine for us alone, whatever runs: one that has never answered. Raises as `attach` does."""
     with _starting(on_progress, cancelled):
         return _start(wanted, on_progress, cancelled)
@@ -227,24 +218,18 @@ def lock_for_starting() -> Any:
 @contextmanager
 def _starting(on_progress: OnProgress, cancelled: Callable[[], bool]) -> Iterator[None]:
     """Waits until no other program starts an engine, and lets none start until we are done."""
-    import filelock
-
-    waiting = False
     lock = None
     try:
         lock = start_lock()
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=0)
-            except filelock.Timeout:
-                if not waiting:
-                    on_progress(Progress("waiting", "another program is starting an engine"))
-                waiting = True
-                _heed(cancelled)
-                time.sleep(LOOK_AGAIN_S)
-    except OSError:  # nobody else can have it either
+        try:
+            lock.acquire(timeout=0)
+        except TimeoutError:
+            on_progress(Progress("waiting", "another program is starting an engine"))
+            lock.acquire(timeout=-1, poll_interval=LOOK_AGAIN_S, cancel_check=cancelled)
+    except OSError:  # nobody else can have it either, or nobody waits for it any more
         pass
     try:
+        _heed(cancelled)
         yield
     finally:
         if lock is not None:

@@ -20,11 +20,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info, Span, StreamedRound
-from edgespec.client.connection import Server, complaint
+from edgespec.client.connection import Server
 from edgespec.client.state_file import PROOF_PATH, ServerState, states
 from edgespec.client.stream import SILENCE_S, AnswerStream, chunk_of, sent_events
 from edgespec.core.values import BreakEven
-from edgespec.errors import EndpointError, EndpointLostError, SettingError
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, SettingError
 
 __all__ = ["AnswerOptions", "AnswerStream", "Client", "Ended", "EngineState", "Info", "Span", "StreamedRound"]
 _STATE_FIELDS = tuple(one.name for one in fields(EngineState))
@@ -120,8 +120,7 @@ class Client:
         meta: Mapping[str, Any] = about if isinstance(about, dict) else {}
 
         def whole(name: str, *others: str) -> int | None:
-            found = next((v for v in (meta.get(name), *map(told.get, others)) if isinstance(v, int)), None)
-            return found
+            return next((v for v in (meta.get(name), *map(told.get, others)) if isinstance(v, int)), None)
 
         plain, draft = meta.get("plain_s"), meta.get("draft")
         status = told.get("status")
@@ -175,10 +174,7 @@ class Client:
     def _change(self, wanted: Mapping[str, Any]) -> Iterator[EngineState]:
         with self.server.connected(SILENCE_S) as connection:
             body = {**wanted, "stream": True}
-            answer = self.server.ask(connection, "POST", "/edgespec/models", body, root=True)
-            if answer.status != 200:
-                raise complaint(self.server.read(answer), answer.status, dict(answer.headers))
-            for data in sent_events(answer):
+            for data in sent_events(self.server.ask(connection, "POST", "/edgespec/models", body, root=True)):
                 if data == b"[DONE]":
                     return
                 yield _state(chunk_of(data))
@@ -189,18 +185,17 @@ class Client:
         try:
             with self.server.connected(PROOF_S) as connection:
                 self.server.ask(connection, "GET", "/health", None, root=True).read(10_000)
-        except EndpointError:
+        except EndpointLostError:
             return False
+        except EdgeSpecError:  # an answer, too
+            pass
         return True
 
     def _json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, root: bool = False
     ) -> dict[str, Any]:
         with self.server.connected(ANSWER_S) as connection:
-            answer = self.server.ask(connection, method, path, body, root=root)
-            data = self.server.read(answer)
-            if answer.status != 200:
-                raise complaint(data, answer.status, dict(answer.headers))
+            data = self.server.read(self.server.ask(connection, method, path, body, root=root))
         with suppress(ValueError):
             told = json.loads(data)
             if isinstance(told, dict):

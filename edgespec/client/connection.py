@@ -72,13 +72,19 @@ class Server:
         *,
         root: bool = False,
     ) -> http.client.HTTPResponse:
-        """Sends a request, and returns the answer once its head has come. root: `path` is not below /v1."""
+        """Sends a request, and returns the answer once its head has come. root: `path` is not below /v1.
+
+        Raises the error that the server answers with.
+        """
         headers = {"content-type": "application/json", "connection": "close"}
         if self.key:
             headers["authorization"] = f"Bearer {self.key}"
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         connection.request(method, path if root else self.path + path, data, headers)
-        return connection.getresponse()
+        answer = connection.getresponse()
+        if answer.status != 200:
+            raise complaint(self.read(answer), answer.status, answer.headers.get("retry-after"))
+        return answer
 
     def read(self, answer: http.client.HTTPResponse) -> bytes:
         """Returns the body of an answer; raises EndpointError if it is larger than any sensible one."""
@@ -89,7 +95,7 @@ class Server:
         return data
 
 
-def complaint(body: bytes, status: int, headers: Mapping[str, str] | None = None) -> EdgeSpecError:
+def complaint(body: bytes, status: int, retry_after: str | None = None) -> EdgeSpecError:
     """Returns the error that an error answer stands for."""
     error: Mapping[str, Any] = {}
     with suppress(ValueError, AttributeError):
@@ -108,7 +114,5 @@ def complaint(body: bytes, status: int, headers: Mapping[str, str] | None = None
         return EndpointLostError(message, status=status, code=code)
     retry_s = None
     with suppress(ValueError, TypeError):
-        retry_s = next(
-            (float(value) for name, value in (headers or {}).items() if name.lower() == "retry-after"), None
-        )
+        retry_s = float(retry_after)  # type: ignore[arg-type]
     return EndpointError(message, status=status, code=code, retry_s=retry_s)

@@ -1,7 +1,7 @@
 """`edgespec serve` as a child of ours alone: its messages while it loads, and why it ended.
 
 Its key goes in through a pipe, never in argv; it ends when the pipe closes, so even if we are killed.
-Its state comes back as one JSON object a line. `server/parent_process.py` is the other end.
+Its state comes back as one JSON object a line. `server/announcing.py` is the other end.
 """
 
 import json

@@ -1,14 +1,12 @@
 """A streamed answer: server-sent events in, rounds and their end out. May be cancelled from any thread."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 from edgespec.client.answer import Ended, Reading, Spans, StreamedRound
@@ -20,7 +18,7 @@ from edgespec.errors import EndpointError, EndpointLostError
 SILENCE_S = 300.0  # not even a ping: other servers send none while they read a prompt
 
 
-class AnswerStream:
+class AnswerStream(AbstractContextManager["AnswerStream"]):
     """One answer. Iterate it once, in one thread; `cancel` it from any; closing it cancels it too.
 
     After a cancellation iterating ends with `Ended("cancelled")`, with the figures as far as they are known.
@@ -47,9 +45,6 @@ class AnswerStream:
 
     def __next__(self) -> StreamedRound | Ended:
         return next(self._events)
-
-    def __enter__(self) -> AnswerStream:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -87,10 +82,7 @@ class AnswerStream:
         yield self._figures.ended()
 
     def _told(self, connection: http.client.HTTPConnection, began: float) -> Iterator[StreamedRound]:
-        answer = self._server.ask(connection, "POST", self._path, self._body)
-        if answer.status != 200:
-            raise complaint(self._server.read(answer), answer.status, dict(answer.headers))
-        for data in sent_events(answer):
+        for data in sent_events(self._server.ask(connection, "POST", self._path, self._body)):
             if data == b"[DONE]":
                 return
             chunk = chunk_of(data)

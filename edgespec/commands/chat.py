@@ -5,6 +5,7 @@ from pathlib import Path
 
 from edgespec.client.state_file import digest
 from edgespec.commands import flags
+from edgespec.commands.flag_table import add_flags
 from edgespec.errors import SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.system import config
@@ -12,28 +13,22 @@ from edgespec_tui import launch
 from edgespec_tui.endpoint.media import mark_of
 
 DESCRIPTION = "A chat in the terminal that shows what speculation does."
+FLAGS = {
+    "--plain": "plain lines instead of a full-screen app; the default without a terminal",
+    "-p --prompt TEXT": "answer this prompt, print only the answer and exit; - reads the prompt from "
+    "standard input",
+    "--image FILE *": "a picture that goes with the prompt of -p; repeatable (in the chat: @FILE)",
+}
+ENDPOINT = {
+    "--endpoint URL": "chat with any OpenAI-style server, such as http://HOST:8000/v1",
+    "--api-key KEY": "its key (or EDGESPEC_API_KEY); - prompts for it in the terminal",
+    "--api-key-file FILE": "a file with its key",
+}
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    command.add_argument(
-        "--plain",
-        action="store_true",
-        help="plain lines instead of a full-screen app; the default without a terminal",
-    )
-    command.add_argument(
-        "-p",
-        "--prompt",
-        metavar="TEXT",
-        help="answer this prompt, print only the answer and exit; - reads the prompt from standard input",
-    )
-    command.add_argument(
-        "--image",
-        metavar="FILE",
-        action="append",
-        default=[],
-        help="a picture that goes with the prompt of -p; repeatable (in the chat: @FILE)",
-    )
+    add_flags(command, FLAGS)
     command.add_argument(
         "-c",
         "--continue",
@@ -51,15 +46,8 @@ def add(command: argparse.ArgumentParser) -> None:
         metavar="WORDS",
         help="list all chats, or those that contain these words",
     )
-    command.add_argument("--no-save", action="store_true", help="do not save this chat")
-    group = command.add_argument_group("another server")
-    group.add_argument(
-        "--endpoint", metavar="URL", help="chat with any OpenAI-style server, such as http://HOST:8000/v1"
-    )
-    group.add_argument(
-        "--api-key", metavar="KEY", help="its key (or EDGESPEC_API_KEY); - prompts for it in the terminal"
-    )
-    group.add_argument("--api-key-file", metavar="FILE", help="a file with its key")
+    add_flags(command, {"--no-save": "do not save this chat"})
+    add_flags(command.add_argument_group("another server"), ENDPOINT)
     flags.add_keep_texts(command)
     flags.add_conversation(command)
     flags.add_model(command, media=True)

@@ -9,9 +9,10 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
+from statistics import mode
 
+from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.commands.output_file import check_output
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
@@ -45,10 +46,7 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument("file", metavar="FILE", help="GGUF file of the model")
     command.add_argument("--to", required=True, choices=NUMBERS, metavar="FORMAT", help=", ".join(NUMBERS))
-    command.add_argument("-o", "--output", metavar="FILE", help="output file (default: beside the model)")
-    command.add_argument(
-        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
-    )
+    add_flags(command, {"-o --output FILE": "output file (default: beside the model)", **THREADS})
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,11 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def number_format(header: Header) -> str:
     """Returns the format of most of a model's matrices. Raises HeaderError."""
-    matrices = (tensor for tensor in header.tensors if len(tensor.shape) > 1)
-    found = Counter(FORMATS[tensor.type].name for tensor in matrices if tensor.type in FORMATS)
-    if not found:
+    weights = [one.type for one in header.tensors if len(one.shape) > 1 and one.type in FORMATS]
+    if not weights:
         raise HeaderError(f"{header.name} has no weights to convert: name a model")
-    return found.most_common(1)[0][0]
+    return FORMATS[mode(weights)].name
 
 
 def most_bytes(header: Header, bits: float) -> int:
@@ -133,11 +130,10 @@ def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
 def _child(words: list[str], doing: str) -> str:
     """Runs the quantiser in a child, showing progress; returns what went wrong, "" for nothing."""
     command = [sys.executable, "-P", "-m", "edgespec.llama.convert_child", *words]
-    last, none = "", subprocess.DEVNULL
-    with (
-        StatusLine() as line,
-        subprocess.Popen(command, stdin=none, stdout=subprocess.PIPE, stderr=none, text=True) as child,
-    ):
+    line, last = StatusLine(), ""
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
         assert child.stdout is not None
         try:
             for text in child.stdout:
@@ -146,6 +142,7 @@ def _child(words: list[str], doing: str) -> str:
             code = child.wait()
         finally:
             child.kill()
+            line.clear()
     if code < 0:
         return f"llama.cpp ended its process (signal {-code})"
     return (last or "its process ended without a message") if code else ""

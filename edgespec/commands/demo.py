@@ -2,6 +2,7 @@
 
 import argparse
 
+from edgespec.commands.flag_table import add_flags
 from edgespec.errors import SettingError
 
 DESCRIPTION = """Shows in a minute, without a network, what speculation is for: the embedded pair, as slow as
@@ -12,9 +13,7 @@ SECONDS, LEAST, MOST = 20.0, 1.0, 600.0  # that each column writes
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    command.add_argument(
-        "--plain", action="store_true", help="plain lines instead of a screen; the default without a terminal"
-    )
+    add_flags(command, {"--plain": "plain lines instead of a screen; the default without a terminal"})
     command.add_argument(
         "--seconds", type=float, default=SECONDS, metavar="N", help="how long each column writes (20)"
     )

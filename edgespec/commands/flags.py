@@ -3,6 +3,7 @@
 import argparse
 from typing import get_args
 
+from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.core.values import DRAFTERS, FREE
 from edgespec.pairs.rope import Scaling
 from edgespec.pairs.settings import KvType
@@ -18,90 +19,42 @@ ROPE = (
     ("--yarn-beta-slow", float, "YaRN: rotations over the trained length below which all is scaled (1)"),
     ("--yarn-beta-fast", float, "YaRN: rotations over the trained length above which nothing is (32)"),
 )
+KV_TYPES = "|".join(get_args(KvType))
+TARGET = {"--target FILE": "GGUF file of the target, the model that decides (or EDGESPEC_TARGET)"}
+DRAFT = {
+    "--draft FILE": "GGUF file of the draft, the model that guesses (or EDGESPEC_DRAFT)",
+    "--no-draft": "plain decoding, without guesses",
+}
+LOADING = {
+    "--grow SIZE-TYPE": "make the embedded pair as slow as a large one, with the same output: 0.6B-F16",
+    "--ctx N": "context length: tokens of prompt and answer together",
+    f"--kv-type {KV_TYPES} f16": "format of the target's KV cache; below f16 the answer may change",
+    f"--draft-kv-type {KV_TYPES} f16": "format of the draft's KV cache; affects speed only",
+    "--gpu-layers N -1": "layers on the GPU (default: as many as fit)",
+    "--override-kv KEY=TYPE:VALUE *": "metadata of the target that llama.cpp reads instead of the file's, as "
+    "in qwen3moe.expert_used_count=int:4; repeatable",
+    "--lora FILE[:SCALE] *": "GGUF file of a LoRA adapter for the target; repeatable",
+    **THREADS,
+}
 
 
 def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media: bool = False) -> None:
-    """Adds the files and how they are loaded. pair_flag: an installed pair is named by --pair, not alone.
-
-    media: what is asked may have pictures.
-    """
+    """Adds the files and how they are loaded. pair_flag: by --pair, not alone. media: pictures may come."""
     group = command.add_argument_group("model")
     which = "an installed pair (see `edgespec list`), or embedded (default: the pair pulled last)"
     if pair_flag:
-        group.add_argument("--pair", metavar="NAME", help=which)
+        add_flags(group, {"--pair NAME": which})
     else:
         group.add_argument("pair", metavar="PAIR", nargs="?", help=which)
-    group.add_argument(
-        "--target",
-        metavar="FILE",
-        help="GGUF file of the target, the model that decides (or EDGESPEC_TARGET)",
-    )
-    draft = group.add_mutually_exclusive_group()
-    draft.add_argument(
-        "--draft", metavar="FILE", help="GGUF file of the draft, the model that guesses (or EDGESPEC_DRAFT)"
-    )
-    draft.add_argument("--no-draft", action="store_true", help="plain decoding, without guesses")
+    add_flags(group, TARGET)
+    add_flags(group.add_mutually_exclusive_group(), DRAFT)
     if media:
-        _add_projector(group)
-    group.add_argument(
-        "--grow",
-        metavar="SIZE-TYPE",
-        help="make the embedded pair as slow as a large one, with the same output: 0.6B-F16",
-    )
-    _add_loading(group)
+        projector = "the projector with which the target reads pictures and sounds; none: text only (auto: a "
+        add_flags(group, {"--mmproj FILE auto": f"{projector}file mmproj*.gguf beside the target)"})
+    add_flags(group, LOADING)
     add_placement(command)
     add_machines(group)
     add_rope(command)
-
-
-def _add_loading(group: argparse._ArgumentGroup) -> None:
-    """Adds how the files are loaded."""
-    group.add_argument(
-        "--ctx", type=int, metavar="N", help="context length: tokens of prompt and answer together"
-    )
-    group.add_argument(
-        "--kv-type",
-        choices=get_args(KvType),
-        default="f16",
-        help="format of the target's KV cache; below f16 the answer may change",
-    )
-    group.add_argument(
-        "--draft-kv-type",
-        choices=get_args(KvType),
-        default="f16",
-        help="format of the draft's KV cache; affects speed only",
-    )
-    group.add_argument(
-        "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: as many as fit)"
-    )
-    group.add_argument(
-        "--override-kv",
-        action="append",
-        default=[],
-        metavar="KEY=TYPE:VALUE",
-        help="metadata of the target that llama.cpp reads instead of the file's, as in "
-        "qwen3moe.expert_used_count=int:4; repeatable",
-    )
-    group.add_argument(
-        "--lora",
-        action="append",
-        default=[],
-        metavar="FILE[:SCALE]",
-        help="GGUF file of a LoRA adapter for the target; repeatable",
-    )
-    group.add_argument(
-        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
-    )
-
-
-def _add_projector(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--mmproj",
-        metavar="FILE",
-        default="auto",
-        help="the projector with which the target reads pictures and sounds; none: text only (auto: a file "
-        "mmproj*.gguf beside the target)",
-    )
 
 
 def add_rope(command: argparse.ArgumentParser) -> None:
@@ -118,78 +71,50 @@ def add_rope(command: argparse.ArgumentParser) -> None:
 
 def add_keep_texts(command: argparse._ActionsContainer) -> None:
     """Adds whether prompts and answers are kept for `edgespec distill`."""
-    command.add_argument(
-        "--keep-texts",
-        type=int,
-        default=0,
-        metavar="MB",
-        help="keep up to this much of your prompts and answers on this machine, for `edgespec "
-        "distill` (0: nothing)",
-    )
+    text = "keep up to this much of your prompts and answers on this machine, for `edgespec distill`"
+    add_flags(command, {"--keep-texts MB 0": f"{text} (0: nothing)"})
 
 
 def add_placement(command: argparse.ArgumentParser) -> None:
     """Adds where tensors lie that do not follow their layers, under llama.cpp's names."""
     group = command.add_argument_group("models larger than the graphics card")
     for of, model in (("", "target"), ("-draft", "draft")):
-        group.add_argument(
-            f"--cpu-moe{of}", action="store_true", help=f"keep all experts of the {model} in main memory"
-        )
-        group.add_argument(
-            f"--n-cpu-moe{of}",
-            type=int,
-            metavar="N",
-            help=f"keep the experts of the {model}'s first N layers in main memory"
-            + (" (default: as few as needed)" if not of else ""),
-        )
-        group.add_argument(
-            f"--override-tensor{of}",
-            *([] if of else ["-ot"]),
-            action="append",
-            default=[],
-            metavar="PATTERN=PLACE",
-            help=f"put the {model}'s tensors whose names match a regular expression on a device, or on CPU, "
-            "main memory; repeatable",
-        )
+        usual = "" if of else " (default: as few as needed)"
+        table = {
+            f"--cpu-moe{of}": f"keep all experts of the {model} in main memory",
+            f"--n-cpu-moe{of} N": f"keep the experts of the {model}'s first N layers in main memory{usual}",
+            f"--override-tensor{of}{'' if of else ' -ot'} PATTERN=PLACE *": f"put the {model}'s tensors "
+            "whose names match a regular expression on a device, or on CPU, main memory; repeatable",
+        }
+        add_flags(group, table)
 
 
 def add_machines(group: argparse._ArgumentGroup) -> None:
     """Adds the other machines that layers may go to."""
-    group.add_argument(
-        "--rpc",
-        metavar="HOST:PORT,...",
-        help="put layers of the target on these machines, which run `edgespec rpc` or llama.cpp's rpc-server",
-    )
-    group.add_argument(
-        "--rpc-public",
-        action="store_true",
-        help="allow machines outside private networks; anyone on the way can read and change the traffic",
-    )
-    group.add_argument(
-        "--tensor-split",
-        metavar="N,N,...",
-        help="share of the layers for each --rpc machine, then each graphics card (default: by free memory)",
-    )
+    table = {
+        "--rpc HOST:PORT,...": "put layers of the target on these machines, which run `edgespec rpc` or "
+        "llama.cpp's rpc-server",
+        "--rpc-public": "allow machines outside private networks; anyone on the way can read and change the "
+        "traffic",
+        "--tensor-split N,N,...": "share of the layers for each --rpc machine, then each graphics card "
+        "(default: by free memory)",
+    }
+    add_flags(group, table)
 
 
 def add_conversation(command: argparse.ArgumentParser) -> None:
     """Adds what `run` and `chat` take beside the prompt."""
-    command.add_argument("--system", metavar="TEXT", help="system prompt")
-    command.add_argument("-q", "--quiet", action="store_true", help="print no statistics")
+    add_flags(command, {"--system TEXT": "system prompt", "-q --quiet": "print no statistics"})
 
 
 def add_template(command: argparse.ArgumentParser) -> None:
     """Adds how a conversation is written, instead of the model's own way."""
-    group = command.add_mutually_exclusive_group()
-    group.add_argument(
-        "--chat-template",
-        metavar="NAME",
-        help="a well-known chat template instead of the model's own: chatml, llama3, gemma, mistral-v3, ... "
-        "(a model without one gets chatml)",
-    )
-    group.add_argument(
-        "--chat-template-file", metavar="FILE", help="a Jinja template instead of the model's own"
-    )
+    table = {
+        "--chat-template NAME": "a well-known chat template instead of the model's own: chatml, llama3, "
+        "gemma, mistral-v3, ... (a model without one gets chatml)",
+        "--chat-template-file FILE": "a Jinja template instead of the model's own",
+    }
+    add_flags(command.add_mutually_exclusive_group(), table)
 
 
 def add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512) -> None:
@@ -197,58 +122,28 @@ def add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512)
     group = command.add_argument_group(
         "sampling (defaults: what the model file recommends, else temperature 0.8, top-p 0.95, min-p 0.05)"
     )
-    group.add_argument(
-        "-n",
-        "--max-tokens",
-        type=int,
-        default=longest,
-        metavar="N",
-        help=f"longest answer, in tokens ({longest or 'as long as the context allows'})",
-    )
+    most = f"longest answer, in tokens ({longest or 'as long as the context allows'})"
+    add_flags(group, {f"-n --max-tokens N {longest or ''}": most})
     for name, number in NUMBERS.items():
         flags = ["--" + name.replace("_", "-"), *["--temp"] * (name == "temperature")]
         default = "" if number.off == number.default else f" (default {number.default:g})"
         metavar = "N" if number.kind is int else "X"
         group.add_argument(*flags, type=number.kind, metavar=metavar, help=number.help + default)
-    group.add_argument(
-        "--logit-bias",
-        action="append",
-        default=[],
-        metavar="ID=BIAS",
-        help="add BIAS to a token's logit; repeatable",
-    )
-    group.add_argument(
-        "--dry-breaker",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="a repetition never extends across this text; repeatable",
-    )
-    group.add_argument(
-        "--samplers",
-        metavar="NAMES",
-        help="sampling stages and their order, as in llama.cpp: top_k;xtc;temperature",
-    )
-    group.add_argument(
-        "--seed", type=int, metavar="N", help="the same seed gives the same text, with or without a draft"
-    )
-    group.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="stop before this text; repeatable"
-    )
+    table = {
+        "--logit-bias ID=BIAS *": "add BIAS to a token's logit; repeatable",
+        "--dry-breaker TEXT *": "a repetition never extends across this text; repeatable",
+        "--samplers NAMES": "sampling stages and their order, as in llama.cpp: top_k;xtc;temperature",
+        "--seed N": "the same seed gives the same text, with or without a draft",
+        "--stop TEXT *": "stop before this text; repeatable",
+    }
+    add_flags(group, table)
 
 
 def add_speculation(command: argparse.ArgumentParser) -> None:
     """Adds who guesses, and how far."""
-    group = command.add_argument_group("speculation")
-    group.add_argument(
-        "--draft-length",
-        type=int,
-        metavar="K",
-        help="tokens guessed per round (default: whatever is fastest, chosen each round)",
-    )
-    group.add_argument(
-        "--drafter",
-        choices=DRAFTERS,
-        default="auto",
-        help=f"what makes the guesses (auto: draft model or head, {', '.join(FREE)} compete)",
-    )
+    drafters = f"what makes the guesses (auto: draft model or head, {', '.join(FREE)} compete)"
+    table = {
+        "--draft-length K": "tokens guessed per round (default: whatever is fastest, chosen each round)",
+        f"--drafter {'|'.join(DRAFTERS)} auto": drafters,
+    }
+    add_flags(command.add_argument_group("speculation"), table)

@@ -26,6 +26,8 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
         print(f"edgespec: to fit into memory: {'; '.join(pair.gave_up)}", file=sys.stderr)
     if pair.translation and draft:
         shared = f"has {pair.translation.shared:.0%} of the target's tokens"
-        sentence = f"{draft.name} has another vocabulary ({shared}); its guesses are translated"
-        print(f"edgespec: {sentence}", file=sys.stderr)
+        print(
+            f"edgespec: {draft.name} has another vocabulary ({shared}); its guesses are translated",
+            file=sys.stderr,
+        )
     return pair

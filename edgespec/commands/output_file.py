@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from edgespec.errors import SettingError
-from edgespec_models.shelf.room import no_room
+from edgespec_models.shelf.sizes import no_room
 
 
 def check_output(output: Path, needed: int) -> None:

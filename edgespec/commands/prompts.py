@@ -152,11 +152,6 @@ def by_kind(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
     return [[of[i] for of in kinds.values() if i < len(of)] for i in range(longest)]
 
 
-def kinds(prompts: Sequence[Prompt]) -> list[str]:
-    """Returns the kinds there are, in order of first appearance."""
-    return list(dict.fromkeys(prompt.kind for prompt in prompts))
-
-
 def tokenize(pair: Pair, prompts: Iterable[Prompt], *, raw: bool = False) -> dict[str, NDArray[np.int32]]:
     """Returns name -> tokens, by the model's chat template where it has one that takes them.
 
@@ -175,22 +170,9 @@ def tokenize(pair: Pair, prompts: Iterable[Prompt], *, raw: bool = False) -> dic
     return tokens
 
 
-@dataclass(frozen=True, slots=True)
-class TokenizedPrompt:
-    """A text to continue."""
-
-    kind: str  # of task: code, chat, ...
-    tokens: NDArray[np.int32]  # (n,)
-
-
-def fitting_prompts(pair: Pair, n_tokens: int) -> list[TokenizedPrompt]:
-    """Returns the built-in prompts that leave room for `n_tokens` in the context; SettingError if none do."""
-    tokens = tokenize(pair, built_in())
-    found = [
-        TokenizedPrompt(prompt.kind, tokens[prompt.name])
-        for prompt in built_in()
-        if tokens[prompt.name].size + n_tokens + 1 < pair.n_ctx
-    ]
-    if not found:
-        raise SettingError(f"the context of {pair.n_ctx:,} tokens has no room for a text: raise --ctx")
-    return found
+def fitting(
+    pair: Pair, prompts: Sequence[Prompt], n_tokens: int, *, raw: bool = False
+) -> tuple[list[Prompt], dict[str, NDArray[np.int32]]]:
+    """Returns the prompts that leave room for `n_tokens` in the context, and the tokens of all."""
+    tokens = tokenize(pair, prompts, raw=raw)
+    return [prompt for prompt in prompts if tokens[prompt.name].size + n_tokens <= pair.n_ctx], tokens

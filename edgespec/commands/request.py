@@ -6,7 +6,7 @@ from edgespec.core.request import Request
 from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import LONGEST_GRAMMAR, Grammar, grammar_text
-from edgespec.sampling.settings import NUMBERS, sampler_order, sampling_for
+from edgespec.sampling.settings import NUMBERS, logit_bias_of, sampler_order, sampling_for
 from edgespec.system.named_file import read_text
 
 
@@ -15,7 +15,7 @@ def request_for(arguments: argparse.Namespace, pair: Pair | None = None) -> Requ
     wanted: dict[str, object] = {name: getattr(arguments, name) for name in NUMBERS}
     wanted["dry_sequence_breakers"] = tuple(arguments.dry_breaker) or None
     wanted["samplers"] = None if arguments.samplers is None else sampler_order(arguments.samplers)
-    bias = dict(_bias(text) for text in arguments.logit_bias)
+    bias = logit_bias_of(arguments.logit_bias)
     metadata = pair.target.metadata if pair else {}
     if arguments.max_tokens < 1:
         raise SettingError(f"-n is {arguments.max_tokens}: it must be 1 or more")
@@ -37,12 +37,3 @@ def grammar_for(arguments: argparse.Namespace) -> Grammar | None:
     if grammar is not None:
         return grammar_text(read_text("--grammar", grammar, most=LONGEST_GRAMMAR))
     return None if regex is None else Grammar("regex", regex)
-
-
-def _bias(text: str) -> tuple[int, float]:
-    token, _, bias = text.partition("=")
-    try:
-        return int(token), float(bias)
-    except ValueError:
-        wanted = "write TOKEN=BIAS, as in 42=-1.5"
-        raise SettingError(f"--logit-bias {text!r} is not understood: {wanted}") from None

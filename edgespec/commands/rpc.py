@@ -5,6 +5,7 @@ import ipaddress
 import socket
 import sys
 
+from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.system.cores import threads_wanted
 from edgespec.system.machines import PORT
@@ -13,33 +14,19 @@ DESCRIPTION = """Runs llama.cpp's RPC server, so that another machine can put la
 one's graphics cards or processor, with --rpc THIS_MACHINE:PORT. No model file is needed here."""
 EPILOG = """llama.cpp's RPC has no encryption and no authentication: anyone who reaches the port can use or
 crash this program. Use it on your own network only, for one machine at a time. Ctrl+C stops it."""
+FLAGS = {
+    "--host ADDRESS 127.0.0.1": "this machine's address on your network (127.0.0.1)",
+    f"--port N {PORT}": f"port to listen on ({PORT})",
+    "--public": "allow an address that can be reached from outside private networks",
+    "--device NAME,...": "devices to lend, by llama.cpp's names (default: graphics cards, else CPU)",
+    "--cache": "keep received weights on disk, so that they are sent only once",
+    **THREADS,
+}
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    command.add_argument(
-        "--host",
-        default="127.0.0.1",
-        metavar="ADDRESS",
-        help="this machine's address on your network (127.0.0.1)",
-    )
-    command.add_argument("--port", type=int, default=PORT, metavar="N", help=f"port to listen on ({PORT})")
-    command.add_argument(
-        "--public",
-        action="store_true",
-        help="allow an address that can be reached from outside private networks",
-    )
-    command.add_argument(
-        "--device",
-        metavar="NAME,...",
-        help="devices to lend, by llama.cpp's names (default: graphics cards, else CPU)",
-    )
-    command.add_argument(
-        "--cache", action="store_true", help="keep received weights on disk, so that they are sent only once"
-    )
-    command.add_argument(
-        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
-    )
+    add_flags(command, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from edgespec.chat.renderer import RENDERER
+from edgespec.chat.template import RENDERER
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.commands import flags
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.request import grammar_for, request_for
 from edgespec.core.attachment import Attachment
@@ -26,6 +27,16 @@ from edgespec.system.odd_text import as_text, oddities
 
 DESCRIPTION = "Answers one prompt."
 NO_TEMPLATE = "the prompt is written as ChatML (--chat-template chooses another, --raw none)"
+FLAGS = {
+    "--raw": "continue the prompt as it is, without the chat template",
+    "--image FILE *": "a picture to read; repeatable",
+    "--json": "print one JSON object with the text and the figures",
+}
+FORM = {
+    "--json-schema FILE": "the answer is JSON that fits this schema",
+    "--grammar FILE": "the answer follows this grammar (GBNF or Lark)",
+    "--regex R": "the whole answer matches this regular expression",
+}
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -33,19 +44,8 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "prompt", nargs="?", help="the prompt; without it, or with -, it is read from standard input"
     )
-    command.add_argument(
-        "--raw", action="store_true", help="continue the prompt as it is, without the chat template"
-    )
-    command.add_argument(
-        "--image", metavar="FILE", action="append", default=[], help="a picture to read; repeatable"
-    )
-    command.add_argument(
-        "--json", action="store_true", help="print one JSON object with the text and the figures"
-    )
-    form = command.add_argument_group("form of the answer").add_mutually_exclusive_group()
-    form.add_argument("--json-schema", metavar="FILE", help="the answer is JSON that fits this schema")
-    form.add_argument("--grammar", metavar="FILE", help="the answer follows this grammar (GBNF or Lark)")
-    form.add_argument("--regex", metavar="R", help="the whole answer matches this regular expression")
+    add_flags(command, FLAGS)
+    add_flags(command.add_argument_group("form of the answer").add_mutually_exclusive_group(), FORM)
     flags.add_conversation(command)
     flags.add_model(command, media=True)
     flags.add_sampling(command)
@@ -93,8 +93,9 @@ def run(arguments: argparse.Namespace) -> int:
             tokens = pair.chat_tokens(messages, template, attached)
             request = replace(request, stop=(*request.stop, *turn_end(template)))
             if not (arguments.quiet or pair.target.chat_template or given):
-                name = pair.target.path.name
-                print(f"edgespec: {name} has no chat template: {NO_TEMPLATE}", file=sys.stderr)
+                print(
+                    f"edgespec: {pair.target.path.name} has no chat template: {NO_TEMPLATE}", file=sys.stderr
+                )
         rounds = pair.generate(tokens, request, cancelled=interrupt)
         text = speak(rounds, tally, show=not arguments.json)
         if tally.notice:

@@ -8,7 +8,7 @@ CLEAR = "\r\033[K"
 
 
 class StatusLine:
-    """Shows a line on `out`, by default stderr. In a `with`, it is cleared at the end."""
+    """Shows a line on `out`, by default stderr, and clears it at the end of a `with`."""
 
     def __init__(self, out: TextIO | None = None) -> None:
         self._out = out or sys.stderr

@@ -10,6 +10,7 @@ printed goes to stderr, whose last lines the owner shows when a worker died.
 """
 
 import codecs
+import gc
 import os
 import queue
 import signal
@@ -262,6 +263,7 @@ def main() -> int:
         recorder = TextRecorder(text_log_of(config.data_folder(), pair.target.path, most)) if most else None
         worker = Worker(pair, engine, reader, outbox, recorder)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
+        gc.freeze()  # what is there by now stays: it is looked at neither between tokens nor at the end
         outbox.send(about(pair))
         worker.run()
         if files:

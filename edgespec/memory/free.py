@@ -52,20 +52,16 @@ def _groups(root: Path, mine: Path) -> list[Path]:
 
 def _container(group: Path) -> tuple[int, int] | None:
     """Returns (free, total) by the container's limit; None if there is none."""
-    for limit, used, stat, cached in (
-        ("memory.max", "memory.current", "memory.stat", "inactive_file"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes", "memory.stat", "total_inactive_file"),
-        (
-            "memory/memory.limit_in_bytes",
-            "memory/memory.usage_in_bytes",
-            "memory/memory.stat",
-            "total_inactive_file",
-        ),
+    for limit, used, cached in (
+        ("memory.max", "memory.current", "inactive_file"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
     ):
         try:
             most = int((group / limit).read_text())
             taken = int((group / used).read_text())
-            fields = dict(line.split() for line in (group / stat).read_text().splitlines())
+            stat = (group / limit).with_name("memory.stat").read_text()
+            fields = dict(line.split() for line in stat.splitlines())
             return max(0, most - taken + int(fields.get(cached, 0))), most
         except (OSError, ValueError):  # no such file, or "max"
             continue

@@ -4,7 +4,8 @@ The rule itself is `edgespec_models.shelf.pair_check`, which `edgespec pull` als
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from edgespec.errors import ModelFileError, ModelUnsupportedError, PairMismatchError
@@ -18,16 +19,23 @@ from edgespec_models.gguf.translation import Translation
 from edgespec_models.shelf.pair_check import check_headers
 
 
+@contextmanager
+def header_told() -> Iterator[None]:
+    """Turns what is wrong with a header into a ModelFileError."""
+    try:
+        yield
+    except HeaderError as error:
+        raise ModelFileError(str(error)) from None
+
+
 def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) -> Translation | None:
     """Reads both headers, no weights; returns how guesses are translated if the vocabularies differ.
 
     Raises PairMismatchError if the draft is unusable, ModelFileError and ModelUnsupportedError if one of the
     files is.
     """
-    try:
+    with header_told():
         headers = read_file(target), read_file(draft)
-    except HeaderError as error:
-        raise ModelFileError(str(error)) from None
     for header in headers:
         reason = why_not_usable(header)
         if reason:
@@ -44,19 +52,15 @@ def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) ->
 def check_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     """Raises SettingError for a pattern that matches no tensor of a model, ModelFileError for no model."""
     if placement.overrides:
-        try:
+        with header_told():
             placement.check(headers_of(path))
-        except HeaderError as error:
-            raise ModelFileError(str(error)) from None
 
 
 def check_lora(target: str | os.PathLike[str], adapters: Sequence[Adapter]) -> None:
     """Raises ModelFileError for a file that is no adapter, PairMismatchError for another model's."""
     if adapters:
-        try:
+        with header_told():
             check_adapters(adapters, headers_of(target))
-        except HeaderError as error:
-            raise ModelFileError(str(error)) from None
 
 
 def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | None) -> Head | None:
@@ -65,7 +69,7 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
     A head in the target's own file that cannot run is ignored. Raises PairMismatchError for a draft
     that is a head and cannot guess for the target, ModelFileError for a file that is no model.
     """
-    try:
+    with header_told():
         of_target = headers_of(target)
         headers = of_target if draft is None else headers_of(draft)
         head, alone = head_of(headers), head_of(of_target)
@@ -79,8 +83,6 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
         why = why_not_driven(head, headers, of_target)
         if why is None and draft is not None:
             why = bad_ids(Path(draft), headers[0])
-    except HeaderError as error:
-        raise ModelFileError(str(error)) from None
     if why and draft is not None:
         raise PairMismatchError(
             f"{Path(draft).name} is {head.a_name} that cannot guess for {Path(target).name}: {why}; "

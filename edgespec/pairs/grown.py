@@ -32,12 +32,13 @@ def folder() -> Path:
 def grown_pair(spec: str, on_progress: Progress) -> tuple[Path, Path]:
     """Returns target and draft of that cost, made if they are not there. Raises EdgeSpecError."""
     from edgespec_models.grow import grow  # gguf is slow to import, and only this needs it
+    from edgespec_models.grow.source import GrowError
 
     try:
         return grow.grow_pair(
             tiny.target_path(), tiny.draft_path(), folder(), grow.parse_spec(spec), on_progress=on_progress
         )
-    except grow.GrowError as error:
+    except GrowError as error:
         raise SettingError(str(error)) from None
     except OSError as error:
         raise EdgeSpecError(

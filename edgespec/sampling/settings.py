@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -214,6 +214,20 @@ def sampling_for(metadata: Mapping[str, str], **wanted: object) -> Sampling:
             continue
     said: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
     return replace(chosen, **said)
+
+
+def logit_bias_of(told: Iterable[str]) -> dict[int, float]:
+    """Returns the biases that `--logit-bias` names ("42=-1.5"), unchecked. Raises SettingError."""
+    found = {}
+    for text in told:
+        token, _, bias = text.partition("=")
+        try:
+            found[int(token)] = float(bias)
+        except ValueError:
+            raise SettingError(
+                f"--logit-bias {text!r} is not understood: write TOKEN=BIAS, as in 42=-1.5"
+            ) from None
+    return found
 
 
 def sampler_order(given: str | Sequence[str]) -> tuple[str, ...]:

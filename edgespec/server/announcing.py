@@ -1,16 +1,20 @@
 """Announces the endpoint and its pair: in the terminal, in the server's file, and to its parent."""
 
+import asyncio
+import json
 import os
+import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.client.state_file import Announcement, ServerState, digest
+from edgespec.client.state_file import Announcement, ServerState
 from edgespec.engine.messages import LoadRequest, Stage
+from edgespec.errors import SettingError
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs
-from edgespec.server.parent_process import ParentProcess
 from edgespec.server.supervisor import Supervisor
 from edgespec.system.self_test import self_test
 
@@ -25,19 +29,44 @@ STAGES: dict[Stage, str] = {
 }
 
 
-def first_state(
-    load: LoadRequest, pairs: Pairs, *, host: str, port: int, private: bool, template: str | None
-) -> ServerState:
-    """Returns what a server's file says before the pair is loaded."""
-    given = digest(template) if template else ""
-    state = ServerState(host, port, os.getpid(), "", private=private, template=given)
-    return _with_pair(state, load, pairs)
+class ParentProcess:
+    """The program that started this server for itself alone, at the other end of two pipes.
 
+    Its key comes in at stdin, so that it is in no process list and no environment; the engine's state goes
+    out at stdout, one JSON object a line. When the parent ends, even by kill -9, stdin closes and the server
+    ends. Other attached programs are told so.
+    """
 
-def _with_pair(state: ServerState, load: LoadRequest, pairs: Pairs) -> ServerState:
-    target, draft = (str(Path(file).resolve()) if file else None for file in (load.target, load.draft))
-    usual = load.settings.n_ctx is None
-    return replace(state, model=pairs.name_of(load), target=target or "", draft=draft, usual=usual)
+    def __init__(self) -> None:
+        """Takes stdin and stdout and reads the key; raises SettingError if none comes."""
+        self._words = os.fdopen(os.dup(0), "rb")
+        self._ears = os.fdopen(os.dup(1), "wb")
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)  # nothing else that is printed gets between the objects
+        self.key = self._words.readline(1000).decode("ascii", "replace").strip()
+        if not self.key:
+            raise SettingError("--owned is for programs that hand over a key: leave it out")
+
+    def tell(self, event: str, **about: Any) -> None:
+        """Sends the parent a message; ignores a parent that no longer listens."""
+        with suppress(OSError):
+            self._ears.write(json.dumps({"event": event, **about}).encode() + b"\n")
+            self._ears.flush()
+
+    async def gone(self) -> None:
+        """Waits until the parent has gone."""
+        loop, end = asyncio.get_running_loop(), asyncio.Event()
+
+        def listen() -> None:
+            with suppress(OSError):
+                while self._words.read(4096):
+                    pass
+            with suppress(RuntimeError):  # the loop has ended by itself
+                loop.call_soon_threadsafe(end.set)
+
+        threading.Thread(target=listen, daemon=True).start()
+        await end.wait()
 
 
 class Announcer:
@@ -46,7 +75,8 @@ class Announcer:
     def __init__(
         self, worker: Supervisor, pairs: Pairs, state: ServerState, parent: ParentProcess | None, lock: Any
     ) -> None:
-        """lock: see `lock_for_starting`; released when the engine can be found, or never will be."""
+        """state: what the server's file says before a pair is loaded. lock: see `lock_for_starting`; released
+        when the engine can be found, or never will be."""
         self._worker, self._pairs, self._state, self._parent = worker, pairs, state, parent
         self._file = Announcement()
         self._ready: LoadRequest | None = None
@@ -98,7 +128,14 @@ class Announcer:
         about, first = self._worker.of(load).about, self._ready is None
         assert about
         self._ready = load
-        self._state = replace(_with_pair(self._state, load, self._pairs), n_ctx=about.n_ctx)
+        self._state = replace(
+            self._state,
+            model=self._pairs.name_of(load),
+            target=str(Path(load.target).resolve()),
+            draft=str(Path(load.draft).resolve()) if load.draft else None,
+            usual=load.settings.n_ctx is None,
+            n_ctx=about.n_ctx,
+        )
         try:
             self._file.write(self._state)
         except OSError as error:

@@ -10,40 +10,36 @@ import asyncio
 import random
 import threading
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from typing import Literal, Protocol
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from sse_starlette import EventSourceResponse, ServerSentEvent
-from starlette.types import Receive, Scope, Send
+from sse_starlette import ServerSentEvent
 
 from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mixed
-from edgespec.engine.messages import Loaded, LoadRequest, Submit, longest_text
+from edgespec.engine.messages import Loaded, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
 from edgespec.server.dialects.openai.requests import ChatRequest, GenerationRequest
 from edgespec.server.embeddings import Embeddings
-from edgespec.server.events import NEWLINE
-from edgespec.server.generation import AnswerChoices, GenerationObserver
+from edgespec.server.event_stream import EventStream
+from edgespec.server.generation import AnswerChoices
 from edgespec.server.json_body import n_characters
+from edgespec.server.media import fetched
+from edgespec.server.metrics import Metrics
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import Refusal, invalid, unavailable
-from edgespec.server.remote_media import fetched
+from edgespec.server.refusal import Refusal, invalid
 from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_life import WorkerLife
 from edgespec.system.limited_child import GIVEN_UP
-
-PING_S = 15
 
 
 class Answerer(Protocol):
@@ -61,12 +57,12 @@ class Answering:
         self,
         engines: Supervisor,
         settings: ServerSettings,
-        observer: GenerationObserver,
+        metrics: Metrics,
         pairs: Pairs,
         embeddings: Embeddings,
     ) -> None:
         self.engines, self.settings, self.pairs, self.embeddings = engines, settings, pairs, embeddings
-        self._observer = observer
+        self._metrics = metrics
         self._random = random.Random()
         self._scales: dict[WorkerLife, Scales] = {}  # where they were changed
         self._worker: WorkerLife | None = None
@@ -122,14 +118,14 @@ class Answering:
 
     def template(self, about: Loaded) -> str:
         """Returns the chat template: the one given, the model's own, or ChatML."""
-        return self._given(self.worker.load) or template_or_fallback(about.chat_template)
+        return self._given() or template_or_fallback(about.chat_template)
 
-    def _given(self, load: LoadRequest) -> str | None:
-        return self.settings.chat_template if self.pairs.is_first(load) else None
+    def _given(self) -> str | None:
+        return self.settings.chat_template if self.pairs.is_first(self.worker.load) else None
 
     def template_source(self, about: Loaded) -> Literal["given", "model", "chatml"]:
         """Returns where the chat template comes from."""
-        if self._given(self.worker.load):
+        if self._given():
             return "given"
         return "model" if about.chat_template else "chatml"
 
@@ -146,23 +142,22 @@ class Answering:
             raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
         thinking = self.settings.defaults.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
-
-        work = partial(
-            compose,
-            template,
-            messages,
-            bos=about.bos,
-            eos=about.eos,
-            tools=tools,
-            documents=body.documents,
-            variables={**usual, **body.variables()},
-            add_generation_prompt=body.add_generation_prompt is not False,
-            go_on=body.goes_on(),
-        )
         given_up = threading.Event()
         GIVEN_UP.set(given_up)
         try:
-            return await asyncio.to_thread(work), media
+            composed = await asyncio.to_thread(
+                compose,
+                template,
+                messages,
+                bos=about.bos,
+                eos=about.eos,
+                tools=tools,
+                documents=body.documents,
+                variables={**usual, **body.variables()},
+                add_generation_prompt=body.add_generation_prompt is not False,
+                go_on=body.goes_on(),
+            )
+            return composed, media
         except TemplateError as error:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
         finally:
@@ -185,7 +180,7 @@ class Answering:
             try:
                 form = json_schema(schema, lenient=True)
             except GrammarError as error:
-                raise invalid(f"tools: {error}", "tools") from None
+                raise invalid("tools", f"tools: {error}") from None
         elif (wanted := body.form()) and composed.family.thoughts:
             form = behind_thoughts(wanted, composed, self.template(self.loaded()))
         submits = body.submits(
@@ -209,20 +204,12 @@ class Answering:
         prompt = mixed(composed.text, media)
         return await self.worker.n_tokens(prompt, add_bos=self.wants_bos(composed.text))
 
-    async def wait_for(self, lease: AbstractAsyncContextManager[WorkerLife]) -> WorkerLife:
-        """Takes a lease; raises Refusal if that takes too long."""
-        try:
-            async with asyncio.timeout(self.settings.request_s):
-                return await lease.__aenter__()
-        except TimeoutError:
-            raise unavailable("the request waited too long for its model: try again in a moment") from None
-
     def _check_number(self, n: int) -> None:
         """Refuses more answers at once than ever have room, which "try again later" would not help."""
         most = self.worker.load.queue + self.loaded().slots
         if n > most:
             sentence = f"{n} answers are asked for at once: slots and queue of this server hold {most}"
-            raise invalid(f"{sentence} (--slots, --queue)")
+            raise invalid(None, f"{sentence} (--slots, --queue)")
 
     async def answer(
         self,
@@ -230,49 +217,22 @@ class Answering:
         submits: Sequence[Submit],
         answerer: Answerer,
         body: GenerationRequest,
-        streamed: type[EventStream] | None = None,
+        stream: type[EventStream] = EventStream,
     ) -> Response:
-        """Answers a request. streamed: how, if not as events. Raises Refusal if it cannot be started."""
+        """Answers a request. stream: how it is streamed. Raises Refusal if it cannot be started."""
         self._check_number(len(submits))
         generation = AnswerChoices(
             self.worker,
             submits,
-            self._observer,
+            self._metrics,
             seconds=self.settings.request_s,
             progress=bool(body.stream and body.return_progress),
         )
         request.state.generation = generation  # for its line in the log
         await generation.submit()
         if body.stream:
-            how = streamed or EventStream
-            return how(answerer.stream(generation), generation, self.settings.send_s)
+            return stream(answerer.stream(generation), generation, self.settings.send_s)
         return JSONResponse(await answerer.whole(generation))
-
-
-class EventStream(EventSourceResponse):
-    """A stream that closes its generation at the end, even if it was never started."""
-
-    ping_s = PING_S
-    kind = "text/event-stream"
-
-    @staticmethod
-    def sign(model: str, progress: float) -> bytes:
-        """Returns what a client takes for a sign of life, and nothing else. progress: of loading."""
-        return f": loading {model}, {progress:.0%}\n\n".encode("ascii", "backslashreplace")
-
-    def __init__(
-        self, events: AsyncIterator[ServerSentEvent | bytes], generation: AnswerChoices, send_s: float
-    ) -> None:
-        super().__init__(events, ping=self.ping_s, sep=NEWLINE, send_timeout=send_s, media_type=self.kind)
-        self._generation = generation
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await super().__call__(scope, receive, send)
-        except TimeoutError:  # the client does not read
-            pass
-        finally:
-            self._generation.close()
 
 
 def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar:

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from edgespec import __version__
@@ -20,10 +20,9 @@ from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
 from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.routes import OpenAIDialect
-from edgespec.server.dialects.rerank import RerankDialect
 from edgespec.server.dialects.responses.routes import ResponsesDialect
 from edgespec.server.embeddings import Embeddings, Reranker
-from edgespec.server.gate import Gate
+from edgespec.server.gate import Gate, refused
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
@@ -66,8 +65,7 @@ def make_app(
     for routes in (
         OwnRoutes(worker, answering, metrics, state),
         ModelRoutes(answering, metrics.recent),
-        EmbeddingDialect(embeddings),
-        RerankDialect(reranker),
+        EmbeddingDialect(embeddings, reranker),
         *(dialect(answering) for dialect in DIALECTS),
     ):
         app.include_router(routes.routes())
@@ -103,9 +101,7 @@ class WebApp(Logged):
 
 async def _refusal(request: Request, refusal: Exception) -> Response:
     assert isinstance(refusal, Refusal)
-    request.state.refused = refusal.code  # for its line in the log
-    body = refusal.shaped(request.url.path, request.scope["state"])
-    return JSONResponse(body, refusal.status, refusal.headers())
+    return refused(refusal, request.scope)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -145,12 +141,12 @@ async def _http(request: Request, error: Exception) -> Response:
         404: f"there is nothing at {method} {path}",
         405: f"{path} takes no {method} requests",
     }.get(error.status_code, str(error.detail))
-    refusal = Refusal(error.status_code, sentence)
-    body = refusal.shaped(request.url.path, request.scope["state"])
-    return JSONResponse(body, error.status_code, {**refusal.headers(), **(error.headers or {})})
+    answer = refused(Refusal(error.status_code, sentence), request.scope)
+    answer.headers.update(error.headers or {})
+    return answer
 
 
 async def _fault(request: Request, error: Exception) -> Response:
     id = request.state.request_id
     sentence = f"a fault of EdgeSpec's own ({type(error).__name__}): its log has more under {id}"
-    return await _refusal(request, Refusal(500, sentence, type="server_error", code="internal_error"))
+    return await _refusal(request, Refusal(500, sentence, code="internal_error"))

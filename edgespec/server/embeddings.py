@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import EngineDiedError
-from edgespec.server.refusal import Refusal, invalid, not_here
+from edgespec.server.refusal import Refusal, invalid
 from edgespec.system.json_child import JsonChild
 
 CHILD = "edgespec.llama.embedding_child"
@@ -39,7 +39,7 @@ class Embedded:
             return self
         if not 0 < width < full:
             sentence = f"dimensions is {width}: the model's vectors have {full}, give 1 to {full}"
-            raise invalid(sentence, "dimensions")
+            raise invalid("dimensions", sentence)
         short = [vector[:width] for vector in self.vectors]
         lengths = [max(sum(x * x for x in vector) ** 0.5, 1e-12) for vector in short]
         return Embedded(
@@ -73,10 +73,10 @@ class Embeddings:
         """Embeds texts. truncate: leave out the end of one that is too long. Raises Refusal."""
         if self.path is None:
             sentence = f"{self.work} needs a model made for it: start `edgespec serve {self.flag} FILE.gguf`"
-            raise not_here(sentence)
+            raise Refusal(501, sentence, code="unsupported")
         if not 0 < len(texts) <= MOST:
             sentence = f"{self.field} has {len(texts)} texts: 1 to {MOST:,} may be given at once"
-            raise invalid(sentence, self.field)
+            raise invalid(self.field, sentence)
         vectors: list[tuple[float, ...]] = []
         n_tokens = 0
         for i in range(0, len(texts), AT_ONCE):
@@ -84,11 +84,9 @@ class Embeddings:
             # a client that leaves must not hand the child to the next one before it has answered
             said = await asyncio.shield(asyncio.ensure_future(self._answer(asked)))
             if "error" in said:
-                if said["setting"]:
-                    raise invalid(f"{self.field}: {said['error']}", self.field)
-                raise Refusal(500, said["error"], type="server_error", code="engine_error")
-            raw = base64.b64decode(said["vectors"])
-            vectors += struct.iter_unpack(f"{said['width']}f", raw)
+                wrong = invalid(self.field, f"{self.field}: {said['error']}")
+                raise wrong if said["setting"] else Refusal(500, said["error"], code="engine_error")
+            vectors += struct.iter_unpack(f"{said['width']}f", base64.b64decode(said["vectors"]))
             n_tokens += sum(said["n_tokens"])
         return Embedded(vectors, n_tokens)
 
@@ -101,7 +99,7 @@ class Embeddings:
             try:
                 return await asyncio.to_thread(child.ask, asked)
             except EngineDiedError as error:
-                raise Refusal(500, f"{self.work} failed: {error}", type="server_error") from None
+                raise Refusal(500, f"{self.work} failed: {error}") from None
             finally:
                 if self._idle_s is not None:
                     wait = max(self._idle_s, SHORTEST_S)

@@ -16,8 +16,9 @@ import hmac
 import ipaddress
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
+from typing import Any
 from urllib.parse import unquote
 
 from fastapi import HTTPException
@@ -56,8 +57,7 @@ class Gate:
         self._checked = _gated(self._app, settings, own_key=self._own_key)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        app = self._checked if scope["type"] == "http" else self._app
-        await app(scope, receive, send)
+        await self._checked(scope, receive, send)
 
 
 def _gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
@@ -69,9 +69,8 @@ def _gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
     origins = settings.origins
     if not set(origins) - {PROGRAMS}:
         origins += ("*",) if settings.keys else (LOCAL,)
-    app = _Key(
-        _Body(app, settings.body_s, settings.max_body), (*settings.keys, own_key) if settings.keys else ()
-    )
+    keys = (*settings.keys, own_key) if settings.keys else ()
+    app = _Key(_Body(app, settings.body_s, settings.max_body), keys)
     app = CORSMiddleware(
         app,
         allow_origins=origins,
@@ -83,17 +82,14 @@ def _gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
     return _Drain(_Door(app, settings.hosts, origins))
 
 
-async def _refuse(refusal: Refusal, scope: Scope, receive: Receive, send: Send) -> None:
+def refused(refusal: Refusal, scope: MutableMapping[str, Any]) -> JSONResponse:
+    """Returns a refusal as the client of this request reads it."""
     scope["state"]["refused"] = refusal.code  # for its line in the log
-    body = refusal.shaped(str(scope["path"]), scope["state"])
-    await JSONResponse(body, refusal.status, refusal.headers())(scope, receive, send)
+    return JSONResponse(refusal.shaped(scope["path"], scope["state"]), refusal.status, refusal.headers())
 
 
 class _Drain:
-    """Reads what a refused client still sends; otherwise the refusal is lost with the connection.
-
-    What it reads is discarded, for `DRAIN_S` at most.
-    """
+    """Reads and discards what a refused client still sends, for `DRAIN_S`: or the refusal is lost with it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -141,18 +137,18 @@ class _Door:
             scope = {**scope, "path": unquote(path), "raw_path": path.encode()}
         host, origin = _name(given), headers.get("origin")
         if not (_is_address(host) or host in self._hosts or host.endswith(".localhost")):
-            named = f"Host {host or given!r} is not a name of this server"
-            sentence = f"{named}: --allowed-host {host or 'NAME'} allows it"
-            await _refuse(Refusal(403, sentence, code="wrong_host"), scope, receive, send)
+            named, name = host or given, host or "NAME"
+            sentence = f"Host {named!r} is not a name of this server: --allowed-host {name} allows it"
+            await refused(Refusal(403, sentence, code="wrong_host"), scope)(scope, receive, send)
         elif origin and not self._may(origin, given):
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                 await Response()(scope, receive, send)  # allows nothing, which is what a browser checks
                 return
             sentence = f"web pages of {origin!r} may not use this server: --cors-origin {origin} allows them"
-            await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
+            await refused(Refusal(403, sentence, code="wrong_origin"), scope)(scope, receive, send)
         elif not origin and self._embeds(headers, host):
             sentence = "web pages of other sites may not use this server: --cors-origin allows those you name"
-            await _refuse(Refusal(403, sentence, code="wrong_origin"), scope, receive, send)
+            await refused(Refusal(403, sentence, code="wrong_origin"), scope)(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
@@ -197,13 +193,11 @@ class _Key:
         self._app, self._keys = app, [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        public = scope["path"] in OPEN_PATHS or not self._keys
-        if public or self._opens(Headers(scope=scope)):
+        if not self._keys or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope)):
             await self._app(scope, receive, send)
             return
         sentence = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY' or x-api-key"
-        refusal = Refusal(401, sentence, type="authentication_error", code="invalid_api_key")
-        await _refuse(refusal, scope, receive, send)
+        await refused(Refusal(401, sentence, code="invalid_api_key"), scope)(scope, receive, send)
 
     def _opens(self, headers: Headers) -> bool:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
@@ -225,7 +219,7 @@ class _Body:
             return
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > self._most:
-            await _refuse(self._too_large(), scope, receive, send)
+            await refused(self._too_large(), scope)(scope, receive, send)
             return
         kept = [(name, value) for name, value in scope["headers"] if name != b"content-type"]
         scope = {**scope, "headers": [*kept, (b"content-type", b"application/json")]}

@@ -4,30 +4,19 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from edgespec.core.values import Emitted, FinishReason, PromptProgress, Round, Started
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.logprobs import Scored, ScoreRelease
+from edgespec.server.metrics import Metrics
 from edgespec.server.refusal import Refusal, unavailable
 from edgespec.server.worker_life import WorkerLife
 from edgespec.server.worker_requests import WorkerEvent
 
 _ids = itertools.count(1)
 UNREAD_MOST = 50_000  # tokens, and their alternatives, that may wait for a client: some 10 MB
-
-
-class GenerationObserver(Protocol):
-    """Counts what generations do; `metrics.Metrics` is one."""
-
-    def emitted(self, round_: Round) -> None: ...
-
-    def ended(self, choice: ChoiceResults, worker: WorkerLife, *, plain: bool) -> None: ...
-
-    def plain_s(self, worker: WorkerLife) -> float | None:
-        """Returns what a token of plain decoding took recently; None if there was none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +48,7 @@ class AnswerChoices:
         self,
         worker: WorkerLife,
         wanted: Sequence[Submit],
-        observer: GenerationObserver,
+        metrics: Metrics,
         *,
         seconds: float | None = None,
         progress: bool = False,
@@ -69,7 +58,7 @@ class AnswerChoices:
         progress: `rounds` also reports how much of the prompts has been read.
         """
         self._progress = progress
-        self._worker, self._observer = worker, observer
+        self._worker, self._metrics = worker, metrics
         self._wanted = [replace(submit, id=f"r{next(_ids)}") for submit in wanted]
         self._index = {submit.id: i for i, submit in enumerate(self._wanted)}
         self._open = set(self._index)
@@ -81,10 +70,7 @@ class AnswerChoices:
         self._scores = [ScoreRelease() if submit.request.scoring else None for submit in wanted]
 
     async def submit(self) -> None:
-        """Submits all choices to the worker; returns once they are in its queue.
-
-        Raises Refusal, and then none of them runs, if one is refused or time runs out.
-        """
+        """Has all choices in the worker's queue. Raises Refusal, and none runs, if one is refused or late."""
         try:
             async with asyncio.timeout_at(self._until):
                 for submit in self._wanted:
@@ -160,7 +146,7 @@ class AnswerChoices:
                         yield ChoiceRound(self._index[id], NO_ROUND, (), reading=True)
                     choice.note(said.round, at)
                     choice.plain_s = self._worker.about.plain_s if self._worker.about else None
-                    self._observer.emitted(said.round)
+                    self._metrics.emitted(said.round)
                     if said.round.finish:
                         self._end(id)
                     scores = self._scores[self._index[id]]
@@ -209,10 +195,10 @@ class AnswerChoices:
     def _end(self, id: str) -> None:
         self._open.discard(id)
         i = self._index[id]
-        self.choices[i].measured_s = self._observer.plain_s(self._worker)
+        self.choices[i].measured_s = self._metrics.plain_s(self._worker)
         if self.choices[i].started:  # a choice that never got a slot is not an answer
             plain = self._wanted[i].request.drafter == "none"
-            self._observer.ended(self.choices[i], self._worker, plain=plain)
+            self._metrics.ended(self.choices[i], self._worker, plain=plain)
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""

@@ -62,12 +62,12 @@ def parsed(body: bytes, longest: int | None = None, elsewhere: Collection[str] =
         _check_size(value)
     if longest is not None and len(body) > longest and _model(value) not in elsewhere:
         _check_texts(value, longest)
-    if MAYBE_HALF.search(body) and (path := next(_places(value, _is_half), None)) is not None:
-        sentence = f"{_named(path)} holds half a character (a lone surrogate): send whole ones"
-        raise WrongBodyError(sentence, param=path[0] if path else None)
-    if MAYBE_ENDLESS.search(body) and (path := next(_places(value, _is_endless), None)) is not None:
-        sentence = f"{_named(path)} is a number that is too large: it must be finite"
-        raise WrongBodyError(sentence, param=path[0] if path else None)
+    for maybe, is_wrong, why in (
+        (MAYBE_HALF, _is_half, "holds half a character (a lone surrogate): send whole ones"),
+        (MAYBE_ENDLESS, _is_endless, "is a number that is too large: it must be finite"),
+    ):
+        if maybe.search(body) and (path := next(_places(value, is_wrong), None)) is not None:
+            raise WrongBodyError(f"{_named(path)} {why}", param=path[0] if path else None)
     return value
 
 

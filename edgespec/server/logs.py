@@ -86,9 +86,6 @@ class Logged:
         self._app, self._shapes = app, shapes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         given = Headers(scope=scope).get(REQUEST_ID, "")
         id = given if SENSIBLE_ID.fullmatch(given) else f"req_{secrets.token_hex(12)}"
         status, began = 0, time.monotonic()
@@ -117,7 +114,8 @@ class Logged:
 def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, Any]) -> None:
     path = scope["path"][:SHOWN_PATH].encode("ascii", "backslashreplace").decode()
     generation = state.get("generation")
-    figures, tokens = generation.figures() if generation else {}, ""
+    figures = generation.figures() if generation else {}
+    tokens = ""
     if figures:
         tokens = (
             f", {figures['prompt_tokens']} tokens of prompt ({figures['cached_tokens']} cached), "

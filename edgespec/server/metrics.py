@@ -12,7 +12,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from edgespec.core.values import Round
 from edgespec.server.choice_results import ChoiceResults
-from edgespec.server.recent import Recent
+from edgespec.server.front_page import Recent
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_life import WorkerLife
 
@@ -82,18 +82,14 @@ class Metrics:
         self._plain: dict[WorkerLife, Plain] = {}
         self._tokens = counter("edgespec_decode_tokens", "tokens after the first", ["mode"])
         self._seconds = counter("edgespec_decode_seconds", "time for them", ["mode"])
-        text = "from the turn to the first token"
-        self._first = histogram("edgespec_ttft_seconds", text, buckets=FIRST)
-        text = "time per token after the first"
-        self._each = histogram("edgespec_tpot_seconds", text, ["mode"], buckets=EACH)
+        first, each = "from the turn to the first token", "time per token after the first"
+        self._first = histogram("edgespec_ttft_seconds", first, buckets=FIRST)
+        self._each = histogram("edgespec_tpot_seconds", each, ["mode"], buckets=EACH)
+        up, restarts = "1 where requests are answered", "times the engine was started again"
         for name, text, value in (
             ("requests_running", "requests waiting or answered", lambda: engines.requests),
-            ("engine_up", "1 where requests are answered", lambda: engines.current.state in ANSWERS),
-            (
-                "engine_restarts",
-                "times the engine was started again",
-                lambda: sum(one.restarts for one in engines.workers.values()),
-            ),
+            ("engine_up", up, lambda: engines.current.state in ANSWERS),
+            ("engine_restarts", restarts, lambda: sum(one.restarts for one in engines.workers.values())),
             ("draft_seconds", "time in the draft, current engine", lambda: engines.current.busy[0]),
             ("verify_seconds", "time in the target, current engine", lambda: engines.current.busy[1]),
         ):

@@ -14,13 +14,12 @@ from pydantic import BaseModel, StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.engine.messages import LoadRequest
-from edgespec.server.answering import PING_S, Answering
+from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.engine_status import EngineStatus, State
-from edgespec.server.events import NEWLINE, done, event
-from edgespec.server.front_page import FILES, FOLDER, HEADERS, ShownModel, front_page, now_section
+from edgespec.server.event_stream import NEWLINE, PING_S, done, event
+from edgespec.server.front_page import FILES, FOLDER, HEADERS, Recent, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
-from edgespec.server.recent import Recent
 from edgespec.server.refusal import Refusal, invalid
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
@@ -49,26 +48,28 @@ class ModelRoutes:
         self._recent = recent
         self._answering, self._engines, self._pairs = answering, answering.engines, answering.pairs
         self._began = int(time.time())
-        self._tasks: set[asyncio.Task[object]] = set()  # changes that nobody waits for
 
     def routes(self) -> APIRouter:
         """Returns the routes."""
         router = checked_router(
-            ("GET", self.all, "/edgespec/models"),
-            ("POST", self.change, "/edgespec/models"),
-            ("GET", self.listed, "/v1/models", "/models"),
-            ("POST", self.begin_loading, "/models/load"),
-            ("POST", self.begin_unloading, "/models/unload"),
-            ("GET", self.events, "/models/sse"),
-            ("GET", self.one, "/v1/models/{name:path}", "/models/{name:path}"),
+            ("GET", "/edgespec/models", self.all),
+            ("POST", "/edgespec/models", self.change),
+            ("GET", "/v1/models", self.listed),
+            ("GET", "/models", self.listed),
+            ("POST", "/models/load", self.begin_loading),
+            ("POST", "/models/unload", self.begin_unloading),
+            ("GET", "/models/sse", self.events),
+            ("GET", "/v1/models/{name:path}", self.one),
+            ("GET", "/models/{name:path}", self.one),
         )
-        pages = checked_router(
-            ("GET HEAD", self.page, "/"),
-            ("GET HEAD", self.now, "/edgespec/page/now"),
-            ("GET HEAD", self.file, "/edgespec/page/{name}"),
-            shown=False,
-        )
-        router.include_router(pages)
+        for path, shown in (
+            ("", self.page),
+            ("edgespec/page/now", self.now),
+            ("edgespec/page/{name}", self.file),
+        ):
+            router.add_api_route(
+                f"/{path}", shown, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
+            )
         return router
 
     async def listed(self) -> dict[str, Any]:
@@ -86,9 +87,8 @@ class ModelRoutes:
     async def now(self) -> Response:
         """Returns what changes on the page."""
         shown = [_shown(model) for model in self._models()]
-        return HTMLResponse(
-            now_section(self._engines.current.state, shown, self._recent.steps()), headers=HEADERS
-        )
+        section = now_section(self._engines.current.state, shown, self._recent.steps())
+        return HTMLResponse(section, headers=HEADERS)
 
     async def file(self, name: str) -> Response:
         """Returns a file of the page."""
@@ -127,7 +127,7 @@ class ModelRoutes:
         """Begins to load a pair; its status says when that is done."""
         load = self._pairs.named(body.model)
         if self._engines.of(load).in_memory:
-            raise invalid("model is already running", "model")
+            raise invalid("model", "model is already running")
         self._apart(self._engines.load(load))
         return {"success": True}
 
@@ -135,7 +135,7 @@ class ModelRoutes:
         """Unloads a pair as soon as nobody uses it."""
         load = self._pairs.named(body.model)
         if not self._engines.of(load).in_memory:
-            raise invalid("model is not running", "model")
+            raise invalid("model", "model is not running")
         self._apart(self._engines.unload(load))
         return {"success": True}
 
@@ -146,9 +146,7 @@ class ModelRoutes:
             with suppress(Refusal):
                 await work
 
-        task: asyncio.Task[object] = asyncio.create_task(quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._engines.apart(quietly())
 
     async def events(self) -> Response:
         """Tells each change of a pair's status, until the client leaves."""
@@ -198,11 +196,10 @@ class ModelRoutes:
 
     def _models(self) -> list[dict[str, Any]]:
         """Describes all pairs, the current one first, then what else is loaded."""
-        models = [
-            (self._model(pair), pair.load == self._engines.current.load) for pair in self._pairs.known()
-        ]
-        models.sort(key=lambda model: (not model[1], model[0]["status"]["value"] == "unloaded"))
-        return [model for model, _ in models]
+        known, current = self._pairs.known(), self._engines.current.load
+        first = [self._model(pair) for pair in known if pair.load == current]
+        others = [self._model(pair) for pair in known if pair.load != current]
+        return [*first, *sorted(others, key=lambda model: model["status"]["value"] == "unloaded")]
 
     def _model(self, pair: KnownPair) -> dict[str, Any]:
         """Returns a pair in OpenAI's format; `meta` is llama-server's, `status` its router's."""

@@ -29,18 +29,19 @@ class OwnRoutes:
     def routes(self) -> APIRouter:
         """Returns the routes."""
         router = checked_router(
-            ("GET", self.health, "/v1/health", "/health"),
-            ("HEAD", self.health, "/v1/health", "/health"),
+            ("GET", "/v1/health", self.health),
+            ("HEAD", "/v1/health", self.health),
+            ("GET", "/health", self.health),
+            ("HEAD", "/health", self.health),
         )
-        hidden = (("GET", self.proof, PROOF_PATH), ("GET", self.figures, "/metrics"))
-        router.include_router(checked_router(*hidden, shown=False))
+        for path, handler in ((PROOF_PATH, self.proof), ("/metrics", self.figures)):
+            router.add_api_route(path, handler, include_in_schema=False, response_model=None)
         return router
 
     async def health(self) -> Response:
         """Says whether the engine runs."""
         current = self._worker.current
-        state: str = current.state
-        # the next request loads what was unloaded
+        state: str = current.state  # if unloaded, the next request loads it
         if state == "unloaded" or (state == "ready" and await self._worker.hears(HEARS_S)):
             return JSONResponse({"status": "ok"})
         if state == "ready" and current.state == "ready":

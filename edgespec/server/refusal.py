@@ -12,6 +12,14 @@ LONGEST = 1000  # characters of a sentence, which may quote what a client sent
 SHOWN = 100  # characters of a wrong value that an error quotes
 RETRY_S = 1  # when to come again if nothing better is known
 
+TYPES = {  # by status, where it is not the usual one of a wrong request
+    401: "authentication_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    501: "not_supported_error",
+    503: "unavailable_error",
+}
+
 ErrorShape = Callable[["Refusal", str], dict[str, Any]]  # of a request's id
 
 
@@ -21,11 +29,14 @@ class Refusal(Exception):
 
     status: int
     message: str
-    type: str = "invalid_request_error"
+    type: str = ""  # as the status says
     param: str | None = None  # the field that was wrong
     code: str | None = None  # for programs
     retry_s: int | None = None  # when it is worth trying again
     extra: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        self.type = self.type or TYPES.get(self.status, "invalid_request_error")
 
     def __str__(self) -> str:
         return self.message
@@ -77,53 +88,46 @@ def _spelt(value: object) -> Iterator[str]:
         yield repr(value[: SHOWN + 1] if isinstance(value, str) else value)
 
 
-def invalid(sentence: str, param: str | None = None) -> Refusal:
-    """A field has a value that cannot be used."""
+def invalid(param: str | None, sentence: str) -> Refusal:
+    """A field with a wrong value."""
     return Refusal(400, sentence, param=param, code="invalid_value")
 
 
-def missing(sentence: str, param: str) -> Refusal:
-    """A field is needed."""
+def missing(param: str, sentence: str) -> Refusal:
+    """A field that has to be there."""
     return Refusal(400, sentence, param=param, code="missing_required_parameter")
 
 
 def unsupported(param: str, sentence: str) -> Refusal:
-    """A field that another server knows would be ignored here."""
+    """A field that its API has and EdgeSpec does not support."""
     return Refusal(400, f"{param}: {sentence}", param=param, code="unsupported_parameter")
 
 
-def not_here(sentence: str, code: str = "unsupported") -> Refusal:
-    """This server does not do that."""
-    return Refusal(NEVER, sentence, type="not_supported_error", code=code)
-
-
-def unavailable(message: str, retry_s: float = RETRY_S, *, code: str = "engine_unavailable") -> Refusal:
+def unavailable(message: str, retry_s: float = RETRY_S) -> Refusal:
     """The engine is not there: loading, restarting or ending."""
-    return Refusal(503, message, type="unavailable_error", code=code, retry_s=max(1, round(retry_s)))
+    return Refusal(503, message, code="engine_unavailable", retry_s=max(1, round(retry_s)))
 
 
 def closed(path: str, flag: str) -> Refusal:
     """A route that this server was started without."""
-    return not_here(f"{path} is closed here: the server was started with {flag}", "closed")
+    return Refusal(501, f"{path} is closed here: the server was started with {flag}", code="closed")
 
 
 def from_worker(refused: Refused) -> Refusal:
     """Returns the HTTP error for a worker's refusal."""
     if refused.kind == "too_long":
-        counts = {"n_prompt_tokens": refused.n_prompt, "n_ctx": refused.n_ctx}
         return Refusal(
             400,
             refused.message,
             type="exceed_context_size_error",
             param="messages",
             code="context_length_exceeded",
-            extra=counts,
+            extra={"n_prompt_tokens": refused.n_prompt, "n_ctx": refused.n_ctx},
         )
     if refused.kind == "setting":
-        return invalid(refused.message)
+        return invalid(None, refused.message)
     if refused.kind == "queue_full":
-        return Refusal(429, refused.message, type="rate_limit_error", code="queue_full", retry_s=RETRY_S)
+        return Refusal(429, refused.message, code="queue_full", retry_s=RETRY_S)
     if refused.kind == "draining":
         return unavailable(refused.message)
-    code = "internal_error" if refused.kind == "fault" else "engine_error"
-    return Refusal(500, refused.message, type="server_error", code=code)
+    return Refusal(500, refused.message, code="internal_error" if refused.kind == "fault" else "engine_error")

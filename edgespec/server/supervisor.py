@@ -13,12 +13,11 @@ from pathlib import Path
 
 from edgespec.engine.messages import LoadRequest
 from edgespec.server.engine_status import EngineStatus
-from edgespec.server.refusal import Refusal, unavailable
+from edgespec.server.refusal import Refusal
 from edgespec.server.worker_life import PING_S, WorkerLife
 
-SWITCHED = unavailable(
-    "the model was unloaded by force: try again, or name the model you want", code="model_switched"
-)
+_SWITCHED = "the model was unloaded by force: try again, or name the model you want"
+SWITCHED = Refusal(503, _SWITCHED, code="model_switched", retry_s=1)
 
 
 class Supervisor:
@@ -45,7 +44,8 @@ class Supervisor:
         self._sleeping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.workers: dict[LoadRequest, WorkerLife] = {}
-        self.first = self._last = self.of(load, first=True)  # the last that was begun
+        self._first = self._last = self.of(load, first=True)  # the last that was begun
+        self.settled = self._first.settled  # the first load has succeeded or failed
 
     def of(self, load: LoadRequest | None, *, first: bool = False) -> WorkerLife:
         """Returns a pair, in memory or not; None is the current one."""
@@ -54,7 +54,7 @@ class Supervisor:
         if load not in self.workers:
 
             def tell(sentence: str) -> None:
-                several = sum(one.in_memory for one in self.workers.values()) > 1
+                several = len(self._in_memory()) > 1
                 self._tell(f"{Path(load.target).name}: {sentence}" if several else sentence)
 
             made = WorkerLife(load, self._moved, first=first, tell=tell, ping_s=self._ping_s)
@@ -66,6 +66,9 @@ class Supervisor:
     def current(self) -> WorkerLife:
         """Who answers a request that names no pair: of those that are there, the one wanted last."""
         return max(self.workers.values(), key=lambda worker: (worker.there, worker.begun))
+
+    def _in_memory(self) -> list[WorkerLife]:
+        return [worker for worker in self.workers.values() if worker.in_memory]
 
     @property
     def ended(self) -> bool:
@@ -88,7 +91,7 @@ class Supervisor:
         last: dict[LoadRequest, EngineStatus] = {}
         while True:
             news = self._news
-            for worker in self._chosen(load):
+            for worker in [self.of(load)] if load else [*self.workers.values()]:
                 now = self.status_of(worker.load)
                 if now != last.get(worker.load):
                     last[worker.load] = now
@@ -97,8 +100,9 @@ class Supervisor:
                 return
             await news.wait()
 
-    def _chosen(self, load: LoadRequest | None) -> list[WorkerLife]:
-        return [self.of(load)] if load else [*self.workers.values()]
+    def start(self) -> None:
+        """Starts the first worker, in the background."""
+        self._first.begin()
 
     def close(self, reason: Refusal) -> None:
         """Takes no more requests: those that wait for a pair get the reason, what is running goes on."""
@@ -135,7 +139,7 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Releases the workers, which end after their step."""
-        ending = (self._apart(worker.end("stopped")) for worker in self.workers.values())
+        ending = (self.apart(worker.end("stopped")) for worker in self.workers.values())
         await asyncio.shield(asyncio.gather(*ending))
         for task in self._tasks:
             task.cancel()
@@ -145,9 +149,8 @@ class Supervisor:
         """Loads a pair, and keeps it until the block ends; what was submitted in it keeps it loaded.
 
         load: which; None is the current one. If there is no room, this waits until others are not used, and
-        unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, if the
-        first one is still being loaded, if a worker that died is being restarted, and if it is unloaded by
-        force.
+        unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, or is
+        unloaded by force, and while the first one is being loaded, or a worker that died restarted.
         """
         worker = await self._take(load, force=False)
         try:
@@ -156,10 +159,9 @@ class Supervisor:
             worker.lease(-1)
 
     async def load(self, load: LoadRequest | None = None, *, force: bool = False) -> WorkerLife:
-        """Loads a pair, as `lease` does, and returns it once it is loaded; it is the current one then.
+        """Loads a pair, as `lease` does; it is the current one then. If this is cancelled, loading continues.
 
-        force: ends running and waiting requests with a Refusal where their room is needed. `changes` reports
-        progress. If this is cancelled, loading continues.
+        force: ends running and waiting requests with a Refusal where their room is needed.
         """
         worker = await self._take(load, force=force)
         worker.begun = time.monotonic()
@@ -167,15 +169,12 @@ class Supervisor:
         return worker
 
     async def unload(self, load: LoadRequest | None = None, *, force: bool = False) -> None:
-        """Unloads a pair, or all, when their answers have ended; the next request loads them again.
-
-        force: as for `load`. Does nothing if none is loaded.
-        """
+        """Unloads a pair, or all, if loaded, once their answers have ended. force: as for `load`."""
         async with self._my_turn(force):
-            for worker in self._chosen(load):
-                if force and worker.in_memory:
+            for worker in [one for one in self._in_memory() if load in (None, one.load)]:
+                if force:
                     worker.refuse(SWITCHED)
-                while worker.in_memory and not worker.idle:
+                while not worker.idle:
                     await self._different(force)
                 if worker.in_memory:
                     await self._end(worker)
@@ -215,7 +214,7 @@ class Supervisor:
     async def _make_room(self, wanted: WorkerLife, force: bool) -> None:
         """Unloads others until a pair fits beside them."""
         before, room = -1, False
-        while others := [one for one in self.workers.values() if one.in_memory]:
+        while others := self._in_memory():
             if len(others) != before:
                 before = len(others)
                 room = before < self._most and await self._fits(wanted.load, others)
@@ -225,7 +224,10 @@ class Supervisor:
             least = min(idle or others, key=lambda one: one.used)
             if force and not idle:
                 least.refuse(SWITCHED)
-            await (self._end(least) if least.idle else self._different(force))
+            if least.idle:
+                await self._end(least)
+            else:
+                await self._different(force)
 
     async def _fits(self, load: LoadRequest, others: list[WorkerLife]) -> bool:
         """Returns whether a pair fits beside others as it does alone; asks llama.cpp for a second."""
@@ -262,7 +264,7 @@ class Supervisor:
 
     async def _end(self, worker: WorkerLife) -> None:
         """Unloads a pair. If cancelled, that continues."""
-        await asyncio.shield(self._apart(worker.end("unloaded")))
+        await asyncio.shield(self.apart(worker.end("unloaded")))
 
     def _moved(self) -> None:
         """Wakes who waits for changes, and restarts the idle timer."""
@@ -271,19 +273,17 @@ class Supervisor:
         if self._timer:
             self._timer.cancel()
         if not (self._sleeping or self._closed) and (due := self._due()):
-            wait = min(due.values()) - time.monotonic()
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, wait), self._wake)
+            wait = max(0.0, min(due.values()) - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(wait, lambda: self.apart(self._sleep()))
 
     def _due(self) -> dict[WorkerLife, float]:
         """Returns when pairs that nobody uses are to be unloaded."""
         ready = [one for one in self.workers.values() if one.state == "ready" and one.idle]
         return {one: one.used + one.idle_s for one in ready if one.idle_s is not None}
 
-    def _wake(self) -> None:
-        self._sleeping = True
-        self._apart(self._sleep())
-
     async def _sleep(self) -> None:
+        """Unloads what nobody has used for long enough."""
+        self._sleeping = True
         with contextlib.suppress(Refusal):
             async with self._my_turn(force=False):
                 for worker, at in self._due().items():
@@ -292,7 +292,8 @@ class Supervisor:
         self._sleeping = False
         self._moved()
 
-    def _apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def apart(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Does what may go on when its caller has left, until the supervisor stops."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

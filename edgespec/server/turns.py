@@ -4,8 +4,10 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from edgespec.chat.conversation import Composed
 from edgespec.chat.families.deltas import AssembledTurn, CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.chat.families.reader import Parser
+from edgespec.chat.forced_call import FORCED
 from edgespec.core.values import Round
 
 
@@ -63,3 +65,9 @@ class TurnReader:
 def call_id() -> str:
     """Returns an id for a call: letters and digits, which every template accepts."""
     return "call_" + secrets.token_hex(12)
+
+
+def readers(composed: Composed, n: int, *, apart: bool = True, several: bool = True) -> list[TurnReader]:
+    """Returns a reader for each of n choices."""
+    forced = composed.family is FORCED
+    return [TurnReader(composed.parser(), apart, several, forced) for _ in range(n)]

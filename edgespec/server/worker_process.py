@@ -78,8 +78,8 @@ class WorkerProcess:
 
 
 async def new_worker() -> WorkerProcess:
-    """Starts a worker; if this is cancelled meanwhile, none is left. llama.cpp's log goes to the pipe."""
-    kept = {name: value for name, value in os.environ.items() if name not in PRIVATE}  # no key
+    """Starts a worker, which logs to its pipe and gets no key; if this is cancelled, none is left."""
+    shared = {name: value for name, value in os.environ.items() if name not in PRIVATE}
     starting = asyncio.ensure_future(
         asyncio.create_subprocess_exec(
             sys.executable,
@@ -89,7 +89,7 @@ async def new_worker() -> WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**kept, "EDGESPEC_LOG": "1"},
+            env=shared | {"EDGESPEC_LOG": "1"},
             start_new_session=True,
         )
     )

@@ -89,28 +89,29 @@ class WorkerRequests:
 
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text; raises Refusal if no worker answers, or they are too many."""
-        said = await self._tokenized(prompt, add_bos, special)
+        said = await self._ask(Tokenize(self._id(), prompt, add_bos, special), Tokenized)
         if said.n > MOST_TOKENS:
             sentence = f"the text has {said.n:,} tokens, and {MOST_TOKENS:,} are handled at once: shorten it"
-            raise invalid(sentence)
+            raise invalid(None, sentence)
         return tuple(said.tokens)
 
     async def n_tokens(self, prompt: str | Mixed, *, add_bos: bool) -> int:
         """Returns how many tokens a text has; raises Refusal as `tokenize` does."""
-        return (await self._tokenized(prompt, add_bos, special=True)).n
-
-    async def _tokenized(self, prompt: str | Mixed, add_bos: bool, special: bool) -> Tokenized:
-        return await self._ask(Tokenize(f"t{next(self._numbers)}", prompt, add_bos, special), Tokenized)
+        return (await self._ask(Tokenize(self._id(), prompt, add_bos, True), Tokenized)).n
 
     async def spell(self, tokens: Sequence[int]) -> tuple[bytes, ...]:
         """Returns the bytes of each token; raises Refusal, also for a token that does not exist."""
-        return (await self._ask(Spell(f"t{next(self._numbers)}", tuple(tokens)), Spelt)).pieces
+        return (await self._ask(Spell(self._id(), tuple(tokens)), Spelt)).pieces
 
     async def slot_action(self, slot: int, action: SlotName, path: str) -> SlotDone:
         """Saves a slot's text to a file, restores it, or has it forgotten; raises Refusal."""
-        return await self._ask(SlotAction(f"t{next(self._numbers)}", slot, action, path), SlotDone)
+        return await self._ask(SlotAction(self._id(), slot, action, path), SlotDone)
+
+    def _id(self) -> str:
+        return f"t{next(self._numbers)}"
 
     async def _ask(self, message: Tokenize | Spell | SlotAction, kind: type[_T]) -> _T:
+        """Returns the answer to a question, which is of this kind. Raises Refusal."""
         if self.state != "ready":
             raise self.absence()
         answer: asyncio.Future[WorkerEvent] = asyncio.get_running_loop().create_future()
@@ -125,10 +126,10 @@ class WorkerRequests:
         self._send(message)
         try:
             said = await answer
+            assert isinstance(said, kind)
+            return said
         finally:
             self.cancel(message.id)
-        assert isinstance(said, kind)
-        return said
 
     def dismiss(self, reason: Refusal) -> None:
         """Ends all waiting requests, with the reason."""

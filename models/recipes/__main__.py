@@ -15,23 +15,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # on a busy machine, waitin
 try:
     import torch
 
+    from edgespec.system import config
     from edgespec_models.distill import device
     from recipes import eye, mtp, stages  # after the variable: torch reads it when imported
 except ModuleNotFoundError as missing:
     sys.exit(
         f'The recipes need {missing.name}: python -m pip install -e ".[recipes]" at the root installs it.'
     )
-
-
-def cache_folder() -> Path:
-    """Return the user's cache folder for the work files."""
-    if sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local"))
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return base / "edgespec" / "recipes"
 
 
 def say(line: str) -> None:
@@ -41,7 +31,7 @@ def say(line: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m recipes", description="Make EdgeSpec's embedded models.")
-    usual = str(cache_folder()).replace("%", "%%")
+    usual = config.cache_folder() / "recipes"
     parser.add_argument(
         "what",
         nargs="?",
@@ -50,14 +40,16 @@ def main() -> int:
         help="pair: from nothing; onward: the shipped draft, trained further; mtp: the shipped target with "
         "an MTP block; eye: its projector",
     )
-    parser.add_argument("--work", type=Path, help=f"folder for work files (default: in {usual})")
+    parser.add_argument(
+        "--work", type=Path, help=f"folder for work files (default: in {str(usual).replace('%', '%%')})"
+    )
     parser.add_argument("--out", type=Path, help="folder for what is made (default: WORK/made)")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1, help="of torch")
     chosen = parser.parse_args()
-    work = chosen.work or cache_folder() / chosen.what
-    place = stages.WorkFolders(work, chosen.out or work / "made", chosen.threads, device.choose())
+    work = chosen.work or usual / chosen.what
+    place = stages.WorkFolders(work, chosen.out or work / "made", device.choose())
     place.work.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(place.threads)
+    torch.set_num_threads(chosen.threads)
     try:
         {"pair": stages.make_pair, "onward": stages.go_on, "mtp": mtp.make, "eye": eye.make}[chosen.what](
             place, say

@@ -41,20 +41,7 @@ OTHERS = [
     declare("list_files", "List the files of a folder.", folder="the folder"),
     declare("calculator", "Compute an arithmetic expression.", expression="the expression"),
 ]
-CITIES = [
-    "Paris",
-    "Berlin",
-    "London",
-    "Tokyo",
-    "Rome",
-    "Madrid",
-    "Vienna",
-    "Oslo",
-    "Cairo",
-    "Lima",
-    "Prague",
-    "Boston",
-]
+CITIES = "Paris Berlin London Tokyo Rome Madrid Vienna Oslo Cairo Lima Prague Boston".split()
 SKIES = ["sunny", "cloudy", "light rain", "snow", "clear sky", "windy", "fog"]
 
 

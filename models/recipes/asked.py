@@ -14,9 +14,8 @@ from tokenizers import Tokenizer
 
 from edgespec_models import tiny
 from edgespec_models.distill import gather, heard
-from edgespec_models.distill.heard import Heard
+from edgespec_models.distill.heard import TEMPERATURES, Heard, Saying
 from edgespec_models.distill.progress import Log
-from edgespec_models.distill.saying import TEMPERATURES, Saying
 from recipes import corpus, marks, prompts
 from recipes import tokenizer as tok
 

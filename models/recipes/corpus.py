@@ -146,17 +146,6 @@ def conversation(
     return Document(kind, group, render(messages, tools).rstrip("\n") + marks.END_OF_TEXT)
 
 
-def weight_of(item: Documented) -> float:
-    """Say how often an item's conversations are wanted: public names more than private ones."""
-    if item.short.startswith("_") and item.kind != "module":
-        return 0.45
-    return 1.0
-
-
-def item_dialogue(item: Documented, rng: random.Random, make: dialogues.Maker) -> list[Message] | None:
-    return make(item, rng) if rng.random() < weight_of(item) else None
-
-
 def dialogue_documents(library: Library, rng: random.Random, greet: bool) -> Iterator[Document]:
     """Yield conversations about every item, some of several turns, some with tools or reasoning.
 
@@ -165,8 +154,10 @@ def dialogue_documents(library: Library, rng: random.Random, greet: bool) -> Ite
     code_makers = {dialogues.ask_body, dialogues.ask_whole}
     previous: list[Message] = []
     for item in library.items:
+        private = item.short.startswith("_") and item.kind != "module"
+        wanted = 0.45 if private else 1.0  # so often
         for make, share in dialogues.MAKERS:
-            if rng.random() >= share or not (messages := item_dialogue(item, rng, make)):
+            if rng.random() >= share or rng.random() >= wanted or not (messages := make(item, rng)):
                 continue
             kind = "body" if make in code_makers else "docs"
             chance = rng.random()

@@ -33,7 +33,7 @@ def prepare_tokenizer(work: Path) -> Tokenizer:
         documents = [d for d in corpus.epoch(0) if d.kind not in {"tool", "fim", "think"}]
         pieces = (part for d in documents for part in control.split(d.text) if part)
         write_whole(path, tok.train_tokenizer(pieces).to_str())
-    return tok.load_tokenizer(path)
+    return Tokenizer.from_file(str(path))
 
 
 def encode(tokenizer: Tokenizer, texts: list[str]) -> Tokens:

@@ -9,14 +9,7 @@ from pathlib import Path
 import gguf
 from tokenizers import Tokenizer
 
-from edgespec_models.distill.model_file import (
-    FILE_TYPES,
-    About,
-    add_shape,
-    finish,
-    open_writer,
-    tensors,
-)
+from edgespec_models.distill.model_file import About, add_shape, finish, open_writer, tensors
 from edgespec_models.distill.network import Llama
 from recipes import marks, template
 from recipes import tokenizer as tok
@@ -53,9 +46,8 @@ def add_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer) -> None:
 
 
 def export(model: Llama, tokenizer: Tokenizer, path: Path, kind: str, about: About) -> None:
-    """Write `path` at once: a reader sees the old file or the whole new one. `kind` is a FILE_TYPES key."""
-    writer = open_writer("llama", about, "PSF-2.0")
-    writer.add_file_type(FILE_TYPES[kind])
+    """Write `path` at once: a reader sees the old file or the whole new one. `kind`: of its matrices."""
+    writer = open_writer("llama", about, "PSF-2.0", matrices=kind)
     add_shape(writer, model.shape)
     add_vocabulary(writer, tokenizer)
     finish(writer, tensors(model), kind, path)

@@ -276,7 +276,6 @@ def write(eye: Eye, path: Path) -> None:
     """Write the projector as llama.cpp's converter would: matrices as Q8_0, the rest as F32."""
     writer = open_writer("clip", ABOUT, "PSF-2.0")
     writer.add_type("mmproj")
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     writer.add_clip_has_vision_encoder(True)
     writer.add_clip_projector_type("janus_pro")
     writer.add_vision_projection_dim(eye.mm[1].weight.shape[0])

@@ -5,10 +5,11 @@ quantised weights, and evaluated one token at a time on one thread, without repa
 torch nor tokenizers.
 """
 
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
-import gguf
 import numpy as np
 
 from edgespec.core.loop import Want
@@ -19,24 +20,6 @@ from edgespec_models import tiny
 TEXT = b'def read(path):\n    """Return the lines of a file."""\n    with open(path, encoding="utf-8") as'
 N_TOKENS = 12
 N_COLUMNS = 256
-
-
-def write_f32(source: Path, into: Path) -> None:
-    """Write a GGUF file again with all its weights as F32."""
-    reader = gguf.GGUFReader(str(source))
-    writer = gguf.GGUFWriter(str(into), reader.fields["general.architecture"].contents())
-    for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture":
-            continue
-        kind = field.types[0]
-        inner = field.types[1] if kind == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(name, field.contents(), kind, inner)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, gguf.dequantize(tensor.data, tensor.tensor_type).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def logits(path: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -55,7 +38,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, path in (("target", tiny.target_path()), ("draft", tiny.draft_path())):
             whole = Path(folder, f"{name}.gguf")
-            write_f32(path, whole)
+            command = [sys.executable, *"-m edgespec convert --to F32 -o".split(), str(whole), str(path)]
+            subprocess.run(command, check=True)
             tokens, rows = logits(whole)
             columns = np.arange(0, rows.shape[1], rows.shape[1] // N_COLUMNS, dtype=np.int32)
             found |= {"tokens": tokens, "columns": columns, name: rows[:, columns]}

@@ -19,23 +19,8 @@ LEFT_OUT = {
     "__pycache__", "test", "tests", "idle_test", "idlelib", "lib2to3", "turtledemo", "ensurepip",
     "site-packages", "dist-packages", "msilib", "pydoc_data", "lib-dynload", "__phello__",
 }  # fmt: skip
-TABLES = {
-    "html/entities.py",
-    "antigravity.py",
-    "this.py",
-    "sre_constants.py",
-    "stringprep.py",
-    "__hello__.py",
-}
-CODECS_KEPT = {
-    "__init__.py",
-    "aliases.py",
-    "idna.py",
-    "punycode.py",
-    "utf_8_sig.py",
-    "utf_16.py",
-    "rot_13.py",
-}
+TABLES = set("html/entities.py antigravity.py this.py sre_constants.py stringprep.py __hello__.py".split())
+CODECS_KEPT = set("__init__.py aliases.py idna.py punycode.py utf_8_sig.py utf_16.py rot_13.py".split())
 COMPILED = (
     "array atexit binascii builtins bz2 cmath collections contextvars csv datetime decimal errno "
     "faulthandler fcntl functools gc grp hashlib heapq io itertools json lzma marshal math mmap operator "
@@ -182,25 +167,18 @@ def items_of(file: SourceFile) -> Iterator[Documented]:
                 yield function_item(method, lines, file.module, name)
 
 
-def signature_of(thing: object) -> str:
-    """Return "(a, b=1)" of a compiled callable, or ""."""
-    try:
-        return str(inspect.signature(thing))  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return ""
-
-
-def compiled_item(name: str, module: str, kind: str, thing: object) -> Documented | None:
-    """Describe a callable written in C by its own documentation."""
+def compiled_item(name: str, module: str, kind: str, thing: object) -> Iterator[Documented]:
+    """Describe a callable written in C by its own documentation, if it has any."""
     doc = getattr(thing, "__doc__", None)
     if not isinstance(doc, str) or not doc.strip() or "built-in" in doc[:12]:
-        return None
-    parameters = signature_of(thing)
+        return
+    try:
+        parameters = str(inspect.signature(thing))  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        parameters = ""
     signature = f"{name.rpartition('.')[2]}{parameters}" if parameters and len(parameters) < 200 else ""
-    members: tuple[str, ...] = ()
-    if kind == "class":
-        members = tuple(m for m in vars(thing) if m[0] != "_")
-    return Documented(name, module, kind, signature, inspect.cleandoc(doc).strip(), members=members)
+    members = tuple(m for m in vars(thing) if m[0] != "_") if kind == "class" else ()
+    yield Documented(name, module, kind, signature, inspect.cleandoc(doc).strip(), members=members)
 
 
 def compiled_items() -> Iterator[Documented]:
@@ -210,22 +188,19 @@ def compiled_items() -> Iterator[Documented]:
             loaded = importlib.import_module(module)
         except ImportError:
             continue
-        for name, thing in sorted(vars(loaded).items()):
-            if name[0] == "_" or not callable(thing) or inspect.isfunction(thing):
-                continue
+        for name, thing in callables(loaded):
             if not isinstance(thing, type):
-                found = compiled_item(f"{module}.{name}", module, "function", thing)
-                if found:
-                    yield found
+                if not inspect.isfunction(thing):
+                    yield from compiled_item(f"{module}.{name}", module, "function", thing)
             elif not getattr(thing, "__flags__", 0) & 512 and thing.__name__ == name:  # not a heap type
-                found = compiled_item(f"{module}.{name}", module, "class", thing)
-                if found:
-                    yield found
-                for member, value in sorted(vars(thing).items()):
-                    if member[0] != "_" and callable(value):
-                        found = compiled_item(f"{module}.{name}.{member}", module, "method", value)
-                        if found:
-                            yield found
+                yield from compiled_item(f"{module}.{name}", module, "class", thing)
+                for member, value in callables(thing):
+                    yield from compiled_item(f"{module}.{name}.{member}", module, "method", value)
+
+
+def callables(of: object) -> list[tuple[str, object]]:
+    """List the public callables of a module or class, by name."""
+    return [(name, value) for name, value in sorted(vars(of).items()) if name[0] != "_" and callable(value)]
 
 
 def read_items() -> list[Documented]:

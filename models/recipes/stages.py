@@ -27,14 +27,13 @@ from tokenizers import Tokenizer
 from edgespec_models import tiny
 from edgespec_models.distill import gather
 from edgespec_models.distill import train as learning
-from edgespec_models.distill.heard import Heard
+from edgespec_models.distill.heard import Heard, Saying
 from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.listen import listen, read_back
 from edgespec_models.distill.model_file import About
 from edgespec_models.distill.network import Llama, count_parameters
 from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log
-from edgespec_models.distill.saying import Saying
 from edgespec_models.distill.start import read_llama
 from edgespec_models.distill.target_file import open_target
 from edgespec_models.kept_file import copy_whole
@@ -64,12 +63,11 @@ SHIPPED = tiny.target_path().parent
 
 @dataclass(frozen=True, slots=True)
 class WorkFolders:
-    """Say where the work files go, where the pair goes, and how many threads there are."""
+    """Say where the work files go, where the pair goes, and where torch computes."""
 
     work: Path
     out: Path
-    threads: int  # of torch; llama.cpp gets one, its threads wait by spinning and hinder each other
-    device: torch.device  # of torch; llama.cpp computes on the processor
+    device: torch.device  # llama.cpp computes on the processor, with one thread: more hinder torch
 
 
 def about(network: Llama, role: str) -> About:

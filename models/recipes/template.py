@@ -5,13 +5,10 @@ The form is ChatML. Tools are listed in the system turn, calls and answers trave
 renders from the file is what the pair has seen.
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any
 
-from jinja2 import Template
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from edgespec.chat.sandbox import rendered
 
 SOURCE = """\
 {%- if tools %}
@@ -68,25 +65,11 @@ SOURCE = """\
 """
 
 
-def to_json(value: object, indent: int | None = None) -> str:
-    """Write JSON as Transformers' `tojson` does: no HTML escapes, any script as it is."""
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-@cache
-def compiled(source: str = SOURCE) -> Template:
-    """Compile a template as Transformers does (sandboxed, blocks trimmed)."""
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
-    environment.filters["tojson"] = to_json
-    return environment.from_string(source)
-
-
 def render(
     messages: Sequence[Mapping[str, Any]],
     tools: Sequence[Mapping[str, Any]] = (),
     add_generation_prompt: bool = False,
 ) -> str:
     """Return the text of a conversation, ready to be tokenised with special text parsed."""
-    return compiled().render(
-        messages=messages, tools=list(tools), add_generation_prompt=add_generation_prompt
-    )
+    values = {"messages": messages, "tools": tools, "add_generation_prompt": add_generation_prompt}
+    return rendered(SOURCE, values, None)

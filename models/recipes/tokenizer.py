@@ -32,13 +32,7 @@ PRE = "gpt-2"
 def train_tokenizer(texts: Iterable[str], pre: str = PRE, vocab: int = VOCAB) -> Tokenizer:
     """Learn merges from texts; ids 0..len(SPECIAL)-1 are the control tokens."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=pre == "llama-bpe"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(EXPRESSIONS[pre]), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
+    _cut_as(pre, tokenizer)
     trainer = trainers.BpeTrainer(
         vocab_size=vocab,
         special_tokens=SPECIAL,
@@ -50,9 +44,12 @@ def train_tokenizer(texts: Iterable[str], pre: str = PRE, vocab: int = VOCAB) ->
     return tokenizer
 
 
-def load_tokenizer(path: Path) -> Tokenizer:
-    """Read what `Tokenizer.save` wrote."""
-    return Tokenizer.from_file(str(path))
+def _cut_as(pre: str, tokenizer: Tokenizer) -> None:
+    """Have text cut, and tokens joined, as llama.cpp does under this name."""
+    split = pre_tokenizers.Split(Regex(EXPRESSIONS[pre]), behavior="isolated")
+    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
+    tokenizer.decoder = decoders.ByteLevel()
 
 
 def read_tokenizer(path: Path) -> Tokenizer:
@@ -69,10 +66,7 @@ def read_tokenizer(path: Path) -> Tokenizer:
     merges = [(a, b) for a, b in (merge.split(" ") for merge in field("merges"))]
     vocab = {piece: i for i, piece in enumerate(field("tokens"))}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
-    split = pre_tokenizers.Split(Regex(EXPRESSIONS[pre]), behavior="isolated")
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, byte_level])
-    tokenizer.decoder = decoders.ByteLevel()
+    _cut_as(pre, tokenizer)
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])
     return tokenizer
 

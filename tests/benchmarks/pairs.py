@@ -25,6 +25,7 @@ from mixtures import as_mixture
 
 from edgespec_models import tiny
 from edgespec_models.grow import grow
+from edgespec_models.grow.source import ModelShape
 
 QUALITIES = ("good", "fair", "poor", "worst")
 HEAD = "mtp"  # in place of a quality: a head in the target's file guesses
@@ -68,7 +69,7 @@ def _converted(source: Path, number_format: str) -> Path:
     return path
 
 
-def _grown(source: Path, path: Path, shape: grow.ModelShape, dtype: str) -> Path:
+def _grown(source: Path, path: Path, shape: ModelShape, dtype: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     grow.grow(source, path, grow.fit(shape, grow.read_shape(source)), dtype=dtype)
     return path

@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 from edgespec_tui.demo_app import DemoApp
-from edgespec_tui.screens.demo_screen import DemoScreen
+from edgespec_tui.screens.demo import DemoScreen
 
 FONT = re.compile(r"@font-face \{.*?\}", re.S)
 

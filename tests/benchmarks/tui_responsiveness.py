@@ -107,7 +107,7 @@ async def responsiveness(turns: int, tok_per_s: float, seconds: float) -> dict[s
         figures = app.chat.answers.figures
         speed = figures.now_per_s() if figures else None
         widgets = len(list(app.chat.walk_children()))
-        await app.chat.stop_and_wait()
+        await app.chat.answers.stop()
         took = sorted(1000 * second for second in echo.seconds)
         p50, p95 = took[len(took) // 2], took[int(len(took) * 0.95)]
         return {
@@ -161,7 +161,7 @@ async def watching(tok_per_s: float, seconds: float) -> dict[str, float]:
         await asyncio.sleep(seconds)
         took, streams = time.perf_counter() - began, float(app.chat.answering)
         found = {"cpu": (time.process_time() - busy) / took, "frames_per_s": (frames[0] - before) / took}
-        await app.chat.stop_and_wait()
+        await app.chat.answers.stop()
         return found | {"streams": streams}
 
 

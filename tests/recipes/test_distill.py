@@ -27,10 +27,10 @@ from head_guesser import HeadGuesser  # noqa: E402
 
 from edgespec_models import tiny  # noqa: E402
 from edgespec_models.distill import course as courses  # noqa: E402
-from edgespec_models.distill import gather, heard, questions, start  # noqa: E402
+from edgespec_models.distill import gather, heard, questions, round_plan, start  # noqa: E402
 from edgespec_models.distill.course import Course  # noqa: E402
+from edgespec_models.distill.heard import Saying  # noqa: E402
 from edgespec_models.distill.hidden import Hidden  # noqa: E402
-from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from edgespec_models.distill.train import held_out  # noqa: E402
 
@@ -66,7 +66,7 @@ def learned_from(made, texts, tokens):
 
     far = time.monotonic() + 10_000
     courses.hear(made, lambda speaker: some(speaker, -1), some, far, Never(), lambda line: None)
-    plan = asdict(courses._plan(tokens, 512, first=made.begin_with is None))
+    plan = asdict(round_plan.planned(tokens, 512, first=made.begin_with is None))
     made.plan_file.write_text(json.dumps({"number": 1, "plan": plan, "shards": 1, "before": 0.0}))
     return courses.learn(made, far, Never(), lambda line: None)
 

@@ -85,7 +85,7 @@ def test_what_is_written_is_what_was_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(eye, "DRAWN", 24)
     for stage in ("WORDS", "TOWER", "ANSWERS"):
         monkeypatch.setattr(eye, stage, replace(getattr(eye, stage), steps=2, batch=4))
-    place, lines = stages.WorkFolders(tmp_path, tmp_path / "out", 1, torch.device("cpu")), []
+    place, lines = stages.WorkFolders(tmp_path, tmp_path / "out", torch.device("cpu")), []
     eye.make(place, lines.append)
     assert [line.partition(":")[0] for line in lines[1:4]] == ["words 2", "tower 2", "answers 2"]
     made = eye.Eye(256)

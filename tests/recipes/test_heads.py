@@ -12,16 +12,18 @@ pytest.importorskip("llama_cpp", reason="heads are checked with llama.cpp")
 from head_guesser import HeadGuesser  # noqa: E402
 
 from edgespec_models.distill import divergence as divergences  # noqa: E402
-from edgespec_models.distill import gather, head_file, heard, listen, rows, saying, start, train  # noqa: E402
+from edgespec_models.distill import gather, head_file, heard, listen, start, train  # noqa: E402
 from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of  # noqa: E402
-from edgespec_models.distill.heard import TOP, Heard  # noqa: E402
+from edgespec_models.distill.heard import (  # noqa: E402
+    TOP,
+    Heard,
+    Saying,
+)
 from edgespec_models.distill.hidden import Hidden  # noqa: E402
 from edgespec_models.distill.lessons import lesson  # noqa: E402
 from edgespec_models.distill.model_file import About  # noqa: E402
-from edgespec_models.distill.native import Native  # noqa: E402
 from edgespec_models.distill.network import Llama, Shape  # noqa: E402
 from edgespec_models.distill.plan import Plan  # noqa: E402
-from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from recipes.export import export  # noqa: E402
 from recipes.tokenizer import train_tokenizer  # noqa: E402
@@ -80,7 +82,7 @@ def in_torch(head, states, tokens):
 
 
 def test_a_target_with_a_block_says_what_it_says_without(target, with_mtp):
-    with Native(target, context=64) as alone, Hidden(with_mtp[1], context=64) as both:
+    with Hidden(target, None, context=64) as alone, Hidden(with_mtp[1], context=64) as both:
         assert np.abs(alone.logits(TEXT) - both.logits(TEXT)).max() < EXACT
 
 
@@ -158,7 +160,7 @@ def test_an_eagle3_head_is_read_in_pieces_as_at_once(target, with_eagle):
 
 @pytest.fixture(scope="module")
 def texts(target):
-    asked = [Saying(TEXT[: 5 + i], saying.TEMPERATURES[i % 8], 24 if i % 3 else 8) for i in range(20)]
+    asked = [Saying(TEXT[: 5 + i], heard.TEMPERATURES[i % 8], 24 if i % 3 else 8) for i in range(20)]
     with Hidden(target, TAPS, context=64, sequences=4) as speaker:
         return list(listen.listen(speaker, asked, {7, 8, 9}, 4, seed=0))
 
@@ -221,7 +223,7 @@ def test_shards_that_are_there_are_not_gathered_again(target, tmp_path):
 def drawn_from(p, temperature, count=20_000):
     scores = torch.tensor(p).log().repeat(count, 1)
     best = scores.argmax(-1)
-    return rows.draw(scores, best, torch.full((count,), temperature), torch.Generator().manual_seed(2))
+    return listen.draw(scores, best, torch.full((count,), temperature), torch.Generator().manual_seed(2))
 
 
 def test_draws_follow_the_temperature():

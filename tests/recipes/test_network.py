@@ -15,13 +15,12 @@ pytest.importorskip("llama_cpp", reason="exported files are checked with llama.c
 import proof  # noqa: E402
 
 from edgespec_models.distill import gather  # noqa: E402
+from edgespec_models.distill.heard import Saying  # noqa: E402
 from edgespec_models.distill.hidden import Hidden  # noqa: E402
 from edgespec_models.distill.listen import best_of  # noqa: E402
 from edgespec_models.distill.model_file import About, interleave  # noqa: E402
-from edgespec_models.distill.native import Native  # noqa: E402
 from edgespec_models.distill.network import Llama, Shape  # noqa: E402
 from edgespec_models.distill.plan import Plan  # noqa: E402
-from edgespec_models.distill.saying import Saying  # noqa: E402
 from edgespec_models.distill.start import read_llama  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
 from recipes import marks, model, rounding  # noqa: E402
@@ -69,7 +68,7 @@ def test_logits_are_those_of_torch(network, tokenizer):
 def test_control_tokens_have_their_roles(file, tokenizer):
     import llama_cpp as api
 
-    with Native(file, context=64) as native:
+    with Hidden(file, None, context=64) as native:
         assert api.llama_vocab_eos(native.vocab) == token_id(tokenizer, marks.TURN_END)
         assert api.llama_vocab_fim_mid(native.vocab) == token_id(tokenizer, marks.FIM_MIDDLE)
         assert not api.llama_vocab_get_add_bos(native.vocab)
@@ -159,7 +158,7 @@ def test_training_goes_on_from_files_that_ship(
     monkeypatch.setattr(stages, "DISTIL", Plan(tokens=512, batch=256))
     wanted = asked.Wanted(said=16, first_epoch=10, longest=230, limits=(4,), texts=8)
     monkeypatch.setattr(stages, "HEARD", wanted)
-    place = stages.WorkFolders(tmp_path / "work", tmp_path / "out", 1, torch.device("cpu"))
+    place = stages.WorkFolders(tmp_path / "work", tmp_path / "out", torch.device("cpu"))
     place.work.mkdir()
     lines = []
     stages.go_on(place, lines.append, shipped)
@@ -194,7 +193,7 @@ def test_a_block_is_made_for_the_shipped_target(tmp_path, monkeypatch, small_lib
     monkeypatch.setattr(
         mtp, "HEARD", asked.Wanted(said=16, first_epoch=30, longest=112, limits=(6,), texts=4)
     )
-    place = stages.WorkFolders(tmp_path, tmp_path / "out", 1, torch.device("cpu"))
+    place = stages.WorkFolders(tmp_path, tmp_path / "out", torch.device("cpu"))
     lines = []
     mtp.make(place, lines.append)
     head = find_head(place.out / "target-mtp.gguf", None)

@@ -13,7 +13,6 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec_models import tiny
 from edgespec_models.distill.hidden import Hidden
-from edgespec_models.distill.native import Native
 from recipes.prompts import read
 
 
@@ -28,7 +27,10 @@ def prompts():
 
 def test_it_is_the_target_that_ships_beside_it(prompts):
     """The same weights under another name of architecture: rounding apart, the same logits."""
-    with Native(tiny.target_path(), context=512) as alone, Hidden(tiny.mtp_path(), context=512) as with_head:
+    with (
+        Hidden(tiny.target_path(), None, context=512) as alone,
+        Hidden(tiny.mtp_path(), context=512) as with_head,
+    ):
         for prompt in prompts[::2]:
             ids = alone.tokenise(prompt)
             assert ids == with_head.tokenise(prompt)

@@ -12,7 +12,7 @@ from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
 from edgespec.engine.messages import Accepted, Submit
 from edgespec.server.answering import Answering
 from edgespec.server.choice_results import ChoiceResults
-from edgespec.server.dialect import with_pair
+from edgespec.server.dialects.dialect import with_pair
 from edgespec.server.generation import UNREAD_MOST, AnswerChoices
 from edgespec.server.metrics import ENOUGH, Plain
 from edgespec.server.refusal import Refusal

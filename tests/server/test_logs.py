@@ -122,11 +122,8 @@ def test_a_real_fault_is_answered_500_and_written_with_its_id(capsys: pytest.Cap
     try:
         for log in ("text", "json"):
             set_up("text" if log == "text" else "json")
-            with TestClient(
-                make_app(worker, ServerSettings(), state, pairs, Embeddings(None), Reranker(None)),
-                raise_server_exceptions=False,
-            ) as client:
-                answered = client.get("http://localhost/v1/models")
+            app = make_app(worker, ServerSettings(), state, pairs, Embeddings(None), Reranker(None))
+            answered = TestClient(app, raise_server_exceptions=False).get("http://localhost/v1/models")
             id = answered.headers["x-request-id"]
             assert answered.status_code == 500 and id in answered.json()["error"]["message"]
             said = capsys.readouterr().err

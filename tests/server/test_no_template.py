@@ -37,7 +37,7 @@ def test_it_is_spoken_to_in_chatml_and_that_is_said_once(bare: Path, tmp_path: P
             "<|im_start|>system\nab<|im_end|>\n<|im_start|>user\ncd<|im_end|>\n<|im_start|>assistant\n"
         )
         props = server.ask("/props").json
-        assert props["chat_template"] == WELL_KNOWN["chatml"].source
+        assert props["chat_template"] == WELL_KNOWN["chatml"][0]
         assert props["chat_template_source"] == "chatml"
         assert (model.model_extra or {})["meta"]["chat_template_source"] == "chatml"
         assert Client.at(server.url).info().chatml

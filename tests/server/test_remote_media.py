@@ -16,11 +16,11 @@ from served import served
 from tiny_projector import message, png, write_projector
 
 from edgespec.core.attachment import Attachment
-from edgespec.server import remote_media
+from edgespec.server import media as served_media
 from edgespec.server.answering import Answering
 from edgespec.server.dialects.openai.requests import ChatRequest
+from edgespec.server.media import fetch, is_public
 from edgespec.server.refusal import Refusal
-from edgespec.server.remote_media import fetch, is_public
 from edgespec.server.settings import ServerSettings
 
 MOST = 10_000
@@ -90,7 +90,7 @@ def test_a_named_host_is_asked(host: str, monkeypatch: pytest.MonkeyPatch) -> No
     """Its redirects are followed to named hosts alone, and bytes and time have limits."""
     with pytest.raises(Refusal, match="localhost has an address that is not of the internet"):
         fetched(f"{host}/a.png")
-    monkeypatch.setattr(remote_media, "is_public", lambda _: True)
+    monkeypatch.setattr(served_media, "is_public", lambda _: True)
     assert fetched(f"{host}/a.png") == fetched(f"{host.replace('localhost', 'LOCALHOST')}/moved") == png()
     for path, why in {
         "/away": "not fetched from 'elsewhere.example'",
@@ -113,7 +113,7 @@ def test_a_named_host_is_asked(host: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_what_was_fetched_is_part_of_the_prompt(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_media, "is_public", lambda _: True)
+    monkeypatch.setattr(served_media, "is_public", lambda _: True)
     nobody: Any = SimpleNamespace(reads=("picture",))
     settings = ServerSettings(media_hosts=frozenset({"localhost"}))
     asked = message("What is it?", png(), png(32, 32))

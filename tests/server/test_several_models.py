@@ -24,9 +24,9 @@ from tiny_gguf import write_llama
 from edgespec.engine.messages import LoadRequest
 from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
-from edgespec.server import early_stream
+from edgespec.server import event_stream
 from edgespec.server.dialects.ollama.requests import OllamaChat
-from edgespec.server.early_stream import EarlyStream, at_once_or_early
+from edgespec.server.event_stream import EarlyStream, at_once_or_early
 from edgespec.server.refusal import Refusal
 from edgespec.server.supervisor import Supervisor
 from edgespec_models import tiny
@@ -201,7 +201,7 @@ async def heard(stream: EarlyStream, *, leaves: bool = False) -> bytes:
 def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(early_stream, "SIGN_S", 0.01)
+    monkeypatch.setattr(event_stream, "SIGN_S", 0.01)
 
     async def late(answer: object) -> object:
         await asyncio.sleep(0.05)
@@ -212,7 +212,7 @@ def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client(
     async def play() -> None:
         for answer, end in (
             ({"n": 1}, b'{"n":1}'),
-            (Refusal(503, "it is broken"), b'"it is broken", "type": "invalid_request_error"'),
+            (Refusal(503, "it is broken"), b'"it is broken", "type": "unavailable_error"'),
         ):
             working = asyncio.ensure_future(late(answer))
             early = await at_once_or_early(working, "text/event-stream", lambda: b": sign\n\n")
@@ -224,7 +224,7 @@ def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client(
         assert isinstance(early, EarlyStream) and b"n" in await heard(early, leaves=True)
         await asyncio.sleep(0)
         assert working.cancelled(), "nobody waits for it"
-        monkeypatch.setattr(early_stream, "SIGN_S", 1.0)
+        monkeypatch.setattr(event_stream, "SIGN_S", 1.0)
         with pytest.raises(Refusal):
             await at_once_or_early(asyncio.ensure_future(late(Refusal(400, "no"))), "", bytes)
 
@@ -250,9 +250,9 @@ def test_who_is_unloaded_for_another_is_idle_and_least_used(
             return len(others) < room
 
         monkeypatch.setattr(engines, "_fits", fits)
-        engines.first.begin()
+        engines.start()
         try:
-            await engines.first.settled.wait()
+            await engines.settled.wait()
             await engines.load(loads[1])
             async with engines.lease(loads[0]):
                 await engines.load(loads[2])
@@ -261,7 +261,7 @@ def test_who_is_unloaded_for_another_is_idle_and_least_used(
                 async with engines.lease(loads[2]):
                     waiting = asyncio.create_task(engines.load(loads[1]))
                     await asyncio.sleep(0.2)
-                    assert not waiting.done() and engines.status_of().next == loads[1]
+                    assert not waiting.done() and engines.status.next == loads[1]
             await waiting
             assert [engines.of(load).in_memory for load in loads] == [False, True, False]
             assert engines.current.load == loads[1]

@@ -84,10 +84,10 @@ async def supervised(
 ) -> AsyncIterator[Supervisor]:
     worker = Supervisor(load, **how)
     worker.unload_after(idle_s)
-    worker.first.begin()
+    worker.start()
     try:
         async with asyncio.timeout(WAIT_S):
-            await worker.first.settled.wait()
+            await worker.settled.wait()
             yield worker
     finally:
         await worker.stop()

@@ -17,8 +17,7 @@ from late import anthropic, openai
 from served import Served, served, until
 
 from edgespec.core.values import Round
-from edgespec.server.front_page import STATES, ShownModel, front_page
-from edgespec.server.recent import STEP_S, STEPS, Recent
+from edgespec.server.front_page import STATES, STEP_S, STEPS, Recent, ShownModel, front_page
 from edgespec.system.isolate import telling
 
 

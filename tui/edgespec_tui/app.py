@@ -17,11 +17,13 @@ from textual.screen import Screen
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SessionError, SettingError
 from edgespec.pairs.found import Found
+from edgespec.pairs.store import open_store
 from edgespec_tui import hang_up, palette
 from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.endpoint.model_notes import note_of
+from edgespec_tui.guarded_app import GuardedApp
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.screens.help import HelpScreen
@@ -29,13 +31,11 @@ from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, offered
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.sessions.export import rescue
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import rescue
-from edgespec_tui.settings import file as settings_file
+from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
-from edgespec_tui.settings.settings import AppNames, Settings, read
-from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
-from edgespec_tui.terminal.guarded_app import GuardedApp
+from edgespec_tui.settings.settings import AppNames, Settings, begun, read
 from edgespec_tui.widgets.external_editor import editor
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
@@ -51,11 +51,8 @@ QUIT_TWICE_S = 2.0  # a second Ctrl+C within this time ends
 class ChatApp(GuardedApp):
     """`edgespec chat`."""
 
-    TITLE = "EdgeSpec"
-    CSS_PATH = "chat.tcss"
     COMMANDS = {palette.Entries}
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-middle"), (120, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [
         key("app.help", "f1", "Help", "Keys and commands", shown=True),
         key("app.new", "ctrl+n", "New", "Start a new chat"),
@@ -72,7 +69,6 @@ class ChatApp(GuardedApp):
         *,
         sessions: Sessions | None = None,
         settings: Settings | None = None,
-        settings_file: Path | None = None,
         first: Conversation | None = None,
         options: AnswerOptions | None = None,
         notices: list[str] | None = None,
@@ -80,19 +76,18 @@ class ChatApp(GuardedApp):
         typed: TypedAhead | None = None,
         known: AppNames | None = None,
     ) -> None:
-        """sessions: None keeps nothing. notices: what people should know; others may add to it meanwhile.
+        """sessions: None keeps them in memory. notices: what people should know; others may add to it.
 
-        typed: has what was typed before the app had the keyboard. known: the keys and themes that a settings
-        file may name; without it they are not checked.
+        known: the keys and themes that a settings file may name; without it they are not checked.
         """
-        super().__init__()
+        super().__init__(typed)
         self.settings = settings or Settings()
-        self._settings_file, self._sessions, self._shelf = settings_file, sessions, shelf
         self._notices = notices if notices is not None else []
+        self._sessions = sessions or Sessions(None, on_notice=self._notices.append)
+        self._shelf = shelf or Shelf(open_store())
+        self._shelf.on_end = self._pull_ended  # from another thread: the list is checked now and then
         engine = KnownEngine(endpoint, self._engine_changed)
-        self.context = ChatContext(endpoint, engine, sessions)
-        if shelf is not None:  # from another thread: the list is checked now and then
-            shelf.on_end = self._pull_ended
+        self.context = ChatContext(engine, self._sessions)
         self.context.options = options or AnswerOptions()
         self.context.new_conversation = self.settings.new_conversation
         self.context.first_conversation = first or self.settings.new_conversation()
@@ -103,22 +98,15 @@ class ChatApp(GuardedApp):
         self.unsent = QuestionText("")  # what was written and not asked at the end
         self._interrupted = 0.0
         self._said: set[str] = set()  # notices about the models shown so far
-        self._typed = typed or TypedAhead(None)
         self._began = False  # there has been an input that has the keyboard
         self._known = known
         self._looked = False  # for models of other programs
         self._found: Found | None = None
-        for theme in THEMES:
-            self.register_theme(theme)
         self.set_keymap(dict(self.settings.keys))
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Returns the tints for themes without any."""
-        return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
 
     def on_load(self) -> None:
         """Takes what was typed until now, just before Textual takes the keyboard."""
-        self.type_first(keys_of(self._typed.taken()))
+        self._keys.extend(keys_of(self.typed.taken()))
 
     def on_mount(self) -> None:
         wanted = self.settings.theme
@@ -126,8 +114,7 @@ class ChatApp(GuardedApp):
             self._notices.append(
                 f"there is no theme {wanted!r}: there are {', '.join(self.available_themes)}"
             )
-        usual = LIGHT_THEME if self._typed.is_light else DEFAULT_THEME
-        self.theme = wanted if wanted in self.available_themes else usual
+        self.theme = wanted if wanted in self.available_themes else self.usual_theme
         hang_up.watch(self._end, self._keep, has_window=not self.is_headless)
         self.context.moments.begin()
         self.set_interval(1.0, self.context.moments.look)
@@ -138,27 +125,26 @@ class ChatApp(GuardedApp):
     def _tell_notices(self) -> None:
         """Shows what came up elsewhere: a damaged file, a full disk, a setting that makes no sense."""
         while self._notices and self.chat.is_whole:
-            self.chat.show_notice(self._notices.pop(0), "warning")
+            self.chat.tell(self._notices.pop(0), "warning")
 
     def _engine_changed(self) -> None:
         info = self.context.engine.info
         if info is not None and self.context.engine.state == "ready":
             self._notices += [sentence for sentence in info.told if sentence not in self._said]
             self._said.update(info.told)
-            if self._shelf is not None and note_of(info) and not self._looked:
+            if note_of(info) and not self._looked:
                 self._looked = True
-                self.run_worker(self._look_around(self._shelf), group="look")
+                self.run_worker(self._look_around(), group="look")
         self.chat.engine_changed()
 
     def _keep(self) -> None:
         """Saves the chat wherever possible; nobody is there to be told."""
         self.keep_words()
-        if self._sessions is not None:
-            rescue(self._sessions.close(), ask=None, tell=lambda _: None)
+        rescue(self._sessions.close(), ask=None, tell=lambda _: None)
 
     def tell_fault(self, sentence: str) -> None:
         """Shows what has gone wrong."""
-        self.chat.show_notice(sentence, "error")
+        self.chat.tell(sentence, "error")
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key):
@@ -174,16 +160,15 @@ class ChatApp(GuardedApp):
         """Saves with the chat what is written and not asked; it is in the input when that is opened again."""
         if self.chat.is_whole:
             talk, self.unsent = self.chat.conversation, self.chat.unsent()
-            if self._sessions is not None and (talk.turns or self.unsent.draft()):
+            if talk.turns or self.unsent.draft():
                 talk.draft = self.unsent.draft()
                 talk.title = talk.title or self.unsent.title()
                 self._sessions.save(talk)
 
     async def on_unmount(self) -> None:
         self.context.moments.end()
-        if self._shelf is not None:
-            self._shelf.close()
-        await self.context.endpoint.close()
+        self._shelf.close()
+        await self.context.engine.endpoint.close()
 
     # -- keys
 
@@ -215,7 +200,7 @@ class ChatApp(GuardedApp):
         self.run_worker(self._stop_and_exit(code), exclusive=True, group="quit")
 
     async def _stop_and_exit(self, code: int) -> None:
-        await self.chat.stop_and_wait()
+        await self.chat.answers.stop()
         self.exit(code)
 
     def action_help(self) -> None:
@@ -224,71 +209,59 @@ class ChatApp(GuardedApp):
 
     def action_sessions(self) -> None:
         """Lists chats."""
-        if self._sessions is None:
-            self.chat.tell("Chats are not saved here.")
-        else:
-            self.push_screen(SessionsScreen(self._sessions, self.chat.conversation.id), self._open_session)
+        lists = SessionsScreen(self._sessions, self.chat.conversation, self.chat.refresh_state)
+        self.push_screen(lists, self._open_session)
 
     def _open_session(self, id: int | None) -> None:
         if id is not None and id != self.chat.conversation.id:
             self.run_worker(self._open_kept(id), group="open", exclusive=True)
 
     async def _open_kept(self, id: int) -> None:
-        assert self._sessions is not None
         try:
             conversation = await asyncio.wrap_future(self._sessions.loaded(id))
         except SessionError as error:
-            self.chat.tell_error(str(error))
+            self.chat.tell(str(error), "error")
             return
         await self.chat.open(conversation)
 
-    def on_sessions_screen_renamed(self, event: SessionsScreen.Renamed) -> None:
-        if event.id == self.chat.conversation.id:
-            self.chat.conversation.title = event.title
-            self.chat.refresh_state()
-
     def action_models(self) -> None:
         """Chooses a model."""
-        if self._shelf is None:
-            self.chat.tell("There is no list of models here.")
-        else:
-            info = self.context.engine.info
-            running = "" if info is None else "embedded" if info.embedded else info.model
-            self.push_screen(ModelsScreen(self._shelf, running=running), self._use_pair)
+        info = self.context.engine.info
+        running = "" if info is None else "embedded" if info.embedded else info.model
+        self.push_screen(ModelsScreen(self._shelf, running=running), self._use_pair)
 
     def _pull_ended(self, pull: ModelPull) -> None:
         """Reports how a pull has ended, if no screen shows it. In the pull's thread."""
-        if self._shelf is not None and not self._shelf.watched:
+        if not self._shelf.watched:
             self._notices.append(pull.sentence)
 
     def _use_pair(self, pair: ShelfPair | None) -> None:
         if pair is not None and pair.target is not None:
             self.run_worker(self._go_on_with(pair, pair.target), group="engine", exclusive=True)
 
-    async def _look_around(self, shelf: Shelf) -> None:
+    async def _look_around(self) -> None:
         """Looks for models of other programs, once it keeps nobody waiting, and offers the best."""
         await asyncio.sleep(LOOK_AFTER_S)
-        self._found = await in_thread(shelf.look)
+        self._found = await in_thread(self._shelf.look)
         if self._found is not None and self.chat.is_whole:
             self.chat.query_one(Welcome).offer(offered(self._found))
 
     def action_use_found(self) -> None:
         """Continues with the model that was found here."""
-        if self._found is None or self._shelf is None:
+        if self._found is None:
             self.chat.tell("No model of another program was found here.")
             return
         try:
             pair = self._shelf.take(self._found)
         except SettingError as error:
-            self.chat.tell_error(str(error))
+            self.chat.tell(str(error), "error")
             return
         self.chat.query_one(Welcome).offer("")
         self._use_pair(pair)
 
     async def _go_on_with(self, pair: ShelfPair, target: Path) -> None:
         """Lets another pair answer from now on; the conversation stays."""
-        assert self._shelf is not None
-        await self.chat.stop_and_wait()
+        await self.chat.answers.stop()
         self._shelf.note_use(pair)
         await self.context.engine.use(target, pair.draft)
         if self.context.engine.state == "ready":
@@ -296,16 +269,13 @@ class ChatApp(GuardedApp):
 
     def action_settings(self) -> None:
         """Opens the settings file in the editor that VISUAL or EDITOR names."""
-        file = self._settings_file
-        if file is None:
-            self.chat.tell("There is no settings file here.")
-            return
+        file = settings_path()
         try:
-            command = editor(settings_file.begun(file))
+            command = editor(begun(file))
             with self.suspend():
                 subprocess.run(command, check=False)
         except (EdgeSpecError, OSError, SuspendNotSupported) as error:
-            self.chat.tell_error(f"{error}; the settings are in {file}")
+            self.chat.tell(f"{error}; the settings are in {file}", "error")
             return
         self._take_settings(file)
 

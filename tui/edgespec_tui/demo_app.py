@@ -12,13 +12,12 @@ from textual.binding import BindingType
 
 from edgespec.client.attach import Progress
 from edgespec_tui import hang_up
+from edgespec_tui.guarded_app import GuardedApp
 from edgespec_tui.screens import demo
-from edgespec_tui.screens.demo_screen import DemoScreen
+from edgespec_tui.screens.demo import DemoScreen
 from edgespec_tui.screens.race import Lane
 from edgespec_tui.screens.race_screen import clock_of, title_of
 from edgespec_tui.settings.keys import key
-from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
-from edgespec_tui.terminal.guarded_app import GuardedApp
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 LINE_EVERY_S = 5.0  # between two lines without a screen
@@ -27,30 +26,20 @@ LINE_EVERY_S = 5.0  # between two lines without a screen
 class DemoApp(GuardedApp):
     """The demo alone."""
 
-    TITLE = "EdgeSpec"
-    CSS_PATH = "chat.tcss"
-    VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
     BINDINGS: ClassVar[list[BindingType]] = [
         key("app.quit", "ctrl+q,ctrl+c", "Quit", "Quit", first=True),
     ]
 
     def __init__(self, screen: DemoScreen, typed: TypedAhead | None = None) -> None:
-        """typed: knows the terminal's background."""
-        super().__init__()
-        self.demo, self._typed = screen, typed or TypedAhead(None)
-        for theme in THEMES:
-            self.register_theme(theme)
-
-    def get_theme_variable_defaults(self) -> dict[str, str]:
-        """Returns the tints for themes without any."""
-        return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
+        super().__init__(typed)
+        self.demo = screen
 
     def on_load(self) -> None:
         """Gives the keyboard to Textual; nothing that was typed until now is meant for the demo."""
-        self._typed.taken()
+        self.typed.taken()
 
     def on_mount(self) -> None:
-        self.theme = LIGHT_THEME if self._typed.is_light else DEFAULT_THEME
+        self.theme = self.usual_theme
         hang_up.watch(self.exit, lambda: None, has_window=not self.is_headless)
         self.push_screen(self.demo, lambda _: self.exit(0))
 

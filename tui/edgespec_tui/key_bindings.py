@@ -9,14 +9,14 @@ from textual.theme import BUILTIN_THEMES
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.chat import ChatScreen
-from edgespec_tui.screens.demo_screen import DemoScreen
+from edgespec_tui.screens.demo import DemoScreen
 from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.settings.settings import AppNames
 from edgespec_tui.settings.themes import THEMES
-from edgespec_tui.widgets.answer_markdown import CodeFence
+from edgespec_tui.widgets.answer_body import CodeFence
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.turn_view import TurnView
 

@@ -4,18 +4,43 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
-from edgespec.client.attach import WantedEngine
+from edgespec.client.attach import WantedEngine, attach
 from edgespec.errors import SettingError
 from edgespec.pairs.found import best_found
 from edgespec.pairs.store import open_store
-from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, attaching, connecting
+from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, connecting
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.unwritten import on_terminal, rescue
-from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.sessions.export import on_terminal, rescue
+from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead
+
+LOADING = (  # flags, besides those of positions, that say how a pair is loaded
+    "kv_type",
+    "draft_kv_type",
+    "gpu_layers",
+    "threads",
+    "keep_texts",
+    "mmproj",
+    "rpc",
+    "tensor_split",
+    "n_cpu_moe",
+    "n_cpu_moe_draft",
+    "override_tensor",
+    "override_tensor_draft",
+    "lora",
+    "override_kv",
+    "no_draft",
+    "rpc_public",
+    "cpu_moe",
+    "cpu_moe_draft",
+    "chat_template",
+    "chat_template_file",
+)
+USUAL = {"kv_type": "f16", "draft_kv_type": "f16", "gpu_layers": -1, "keep_texts": 0, "mmproj": "auto"}
 
 
 def wants_screen(arguments: argparse.Namespace) -> bool:
@@ -61,7 +86,6 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
             endpoint,
             sessions=sessions,
             settings=beginning.settings,
-            settings_file=settings_path(),
             first=first_conversation(arguments, sessions, beginning),
             options=beginning.options,
             notices=notices,
@@ -117,54 +141,27 @@ def opening(arguments: argparse.Namespace) -> Opening:
     for file in filter(None, (target, draft)):
         if not Path(file).exists():
             raise SettingError(f"there is no file {file}: check the path")
-    return attaching(
+    return partial(
+        attach,
         WantedEngine(
             target=Path(target) if target else None,
             draft=Path(draft) if draft else None,
             n_ctx=arguments.ctx,
             flags=_flags(arguments),
             template=arguments.template,
-        )
+        ),
     )
 
 
 def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Returns the flags for a new engine to load its pair."""
-    flags: list[str] = []
-    for flag, value, default in (
-        ("--kv-type", arguments.kv_type, "f16"),
-        ("--draft-kv-type", arguments.draft_kv_type, "f16"),
-        ("--gpu-layers", arguments.gpu_layers, -1),
-        ("--threads", arguments.threads, None),
-        ("--keep-texts", arguments.keep_texts, 0),
-        ("--mmproj", arguments.mmproj, "auto"),
-        ("--rpc", arguments.rpc, None),
-        ("--tensor-split", arguments.tensor_split, None),
-        ("--n-cpu-moe", arguments.n_cpu_moe, None),
-        ("--n-cpu-moe-draft", arguments.n_cpu_moe_draft, None),
-    ):
-        if value != default:
-            flags += [flag, str(value)]
-    for flag, rules in (
-        ("--override-tensor", arguments.override_tensor),
-        ("--override-tensor-draft", arguments.override_tensor_draft),
-        ("--lora", arguments.lora),
-        ("--override-kv", arguments.override_kv),
-    ):
-        flags += [word for rule in rules for word in (flag, rule)]
-    for flag, wanted in (
-        ("--no-draft", arguments.no_draft),
-        ("--rpc-public", arguments.rpc_public),
-        ("--cpu-moe", arguments.cpu_moe),
-        ("--cpu-moe-draft", arguments.cpu_moe_draft),
-    ):
-        if wanted:
+    told, flags = vars(arguments), list[str]()
+    for name in (*LOADING, *(name for name in told if name.startswith(("rope_", "yarn_")))):
+        flag, value = "--" + name.replace("_", "-"), told[name]
+        if value is True:
             flags.append(flag)
-    if arguments.chat_template is not None:
-        flags += ["--chat-template", arguments.chat_template]
-    if arguments.chat_template_file is not None:
-        flags += ["--chat-template-file", str(Path(arguments.chat_template_file).resolve())]
-    for name, value in vars(arguments).items():
-        if name.startswith(("rope_", "yarn_")) and value is not None:
-            flags += ["--" + name.replace("_", "-"), str(value)]
+        elif isinstance(value, list | tuple):
+            flags += [word for rule in value for word in (flag, rule)]
+        elif value is not None and value is not False and value != USUAL.get(name):
+            flags += [flag, str(Path(value).resolve() if name == "chat_template_file" else value)]
     return tuple(flags)

@@ -1,53 +1,73 @@
-"""Muse: every message names its recipient; a message to oneself is reasoning.
+"""Families whose messages name their channel or recipient: gpt-oss (OpenAI's harmony format), and Muse.
+
+<|channel|>analysis<|message|>thoughts<|end|><|start|>assistant<|channel|>final<|message|>words
+<|start|>assistant<|channel|>commentary to=functions.name <|constrain|>json<|message|>{...}<|call|>
 
 to=self<|message|>thoughts<|eom|><|start|>assistant to=user<|message|>words<|eot|>
 to=name<|message|><atem:function_calls><atem:invoke name="name">...</atem:invoke></atem:function_calls><|eot|>
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edgespec.chat.families.deltas import Calls, Content, Reasoning
-from edgespec.chat.families.reader import NotACall, Reader, Say, Steps
+from edgespec.chat.families.reader import Reader, Say, Steps
 from edgespec.chat.families.tagged_calls import TaggedCall
 
-START, MESSAGE, ENDS = "<|start|>", "<|message|>", ("<|eom|>", "<|eot|>")
-TAGS = (START, MESSAGE, *ENDS)
-HEADS = (START, "assistant to=", "to=")
+START, MESSAGE = "<|start|>", "<|message|>"
+HARMONY_TAGS = ("<|channel|>", MESSAGE, "<|end|>", START, "<|call|>", "<|return|>", "<|constrain|>")
+HARMONY_HEADS = (START, "<|channel|>", "to=", "assistant to=", "assistant<|channel|>")
+HARMONY_ENDS = ("<|end|>", "<|call|>", "<|return|>", START)
+MUSE_ENDS = ("<|eom|>", "<|eot|>")
+MUSE_TAGS = (START, MESSAGE, *MUSE_ENDS)
+MUSE_HEADS = (START, "assistant to=", "to=")
+
+
+def harmony(reader: Reader, calls: Calls) -> Steps[None]:
+    """Reads a turn of gpt-oss."""
+    while (yield from reader.skip_space()):
+        head = yield from _head(reader, HARMONY_HEADS)
+        if head == "":
+            return
+        to = re.search(r"to=(?:functions\.)?([^\s<]+)", head or "")
+        say: Say = Reasoning if re.search(r"<\|channel\|>\s*analysis\b", head or "") else Content
+        if to:
+            yield calls.begin(to[1])
+        yield from reader.until(HARMONY_ENDS, calls.arguments if to else say, trim=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Addressed:
-    """Reads turns of such messages."""
+class Muse:
+    """Reads turns of Muse: a message to oneself is reasoning."""
 
     opening: str
     call: TaggedCall  # what follows `opening`
     passed_over: tuple[str, ...]  # tags around calls
 
-    def __call__(self, reader: Reader, calls: Calls, opened: bool) -> Steps[None]:
-        """Reads a turn. opened: unused, its prompt never ends within the reasoning."""
-        del opened
+    def __call__(self, reader: Reader, calls: Calls) -> Steps[None]:
+        """Reads a turn."""
         while (yield from reader.skip_space()):
-            begun = yield from reader.starts_with(HEADS)
-            say: Say = Content
-            if begun is not None:
-                head, found = yield from reader.text_until((MESSAGE,))
-                if found is None:
-                    return
-                say = Reasoning if re.search(r"to=self\b", begun + head) else Content
+            head = yield from _head(reader, MUSE_HEADS)
+            if head == "":
+                return
+            say: Say = Reasoning if re.search(r"to=self\b", head or "") else Content
             yield from self._message(reader, calls, say)
 
     def _message(self, reader: Reader, calls: Calls, say: Say) -> Steps[None]:
         within = (self.opening, *self.passed_over) if calls.tools else ()
         while True:
-            tag = yield from reader.until((*ENDS, START, *within), say, trim=True, leave=(START,))
-            if tag is None or tag in (START, *ENDS):
+            tag = yield from reader.until((*MUSE_ENDS, START, *within), say, trim=True, leave=(START,))
+            if tag is None or tag in (START, *MUSE_ENDS):
                 return
-            if tag != self.opening:
-                continue
-            reader.note()
-            try:
-                yield from self.call.read(reader, calls)
-                reader.noted()
-            except NotACall:
-                yield say(tag + reader.noted())
+            if tag == self.opening:
+                yield from reader.attempt(self.call.read(reader, calls), say, tag)
+
+
+def _head(reader: Reader, heads: Sequence[str]) -> Steps[str | None]:
+    """Reads the head of a message; None if there is none (text without control tokens), "" if it is cut."""
+    begun = yield from reader.starts_with(heads)
+    if begun is None:
+        return None
+    text, end = yield from reader.text_until((MESSAGE,))
+    return begun + text if end else ""

@@ -51,11 +51,7 @@ class Call:
     @property
     def parsed(self) -> dict[str, Any]:
         """Returns the arguments as an object; malformed ones are kept as text."""
-        try:
-            value = json.loads(self.arguments or "{}")
-        except ValueError:
-            return {"arguments": self.arguments}
-        return value if isinstance(value, dict) else {"arguments": value}
+        return as_object(self.arguments)
 
 
 @dataclass(slots=True)
@@ -104,6 +100,15 @@ class Calls:
             kinds = [one for one in kind if one != "null"]
             kind = kinds[0] if len(kinds) == 1 else None
         return None if not isinstance(kind, str) else kind == "string"
+
+
+def as_object(arguments: str) -> dict[str, Any]:
+    """Returns arguments as an object; malformed text of a model is kept under a name."""
+    try:
+        value = json.loads(arguments) if arguments.strip() else {}
+    except ValueError:
+        return {"arguments": arguments}
+    return value if isinstance(value, dict) else {"arguments": value}
 
 
 def as_json(value: object) -> str:

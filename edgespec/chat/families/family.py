@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from edgespec.chat.families.deltas import Calls, Content, Reasoning
-from edgespec.chat.families.reader import NotACall, Parser, Reader, Say, Steps
+from edgespec.chat.families.reader import Parser, Reader, Say, Steps
 
 
 class CallReader(Protocol):
@@ -25,7 +25,7 @@ class Family:
     bare: CallReader | None = None  # a turn may begin with a call that no tag announces
     stops: tuple[str, ...] = ()  # text that ends a turn
     # reads a turn in its own way, instead of all these
-    whole: Callable[[Reader, Calls, bool], Steps[None]] | None = None
+    whole: Callable[[Reader, Calls], Steps[None]] | None = None
     tags: tuple[str, ...] = ()  # others that it must see
     leading: tuple[str, ...] = ()  # what may come before the text and does not belong to it
     wraps: tuple[str, ...] = ()  # what may surround the text, with tools or without
@@ -45,9 +45,8 @@ class Family:
     def parser(self, tools: Mapping[str, Mapping[str, Any]] | None, *, opened: bool = False) -> Parser:
         """Returns a parser for one turn. tools: name -> schema; None or empty: nothing is called."""
         calls = Calls(tools or {})
-        if self.whole:
-            whole = self.whole
-            return Parser(lambda reader: whole(reader, calls, opened))
+        if whole := self.whole:
+            return Parser(lambda reader: whole(reader, calls))
         return Parser(lambda reader: self._turn(reader, calls, opened))
 
     def _turn(self, reader: Reader, calls: Calls, opened: bool) -> Steps[None]:
@@ -59,7 +58,9 @@ class Family:
         if opened and not (yield from self._thought(reader, tuple(closing.values()), begins)):
             say = Reasoning
         if calls.tools and self.bare:
-            yield from self._bare(reader, calls, self.bare)
+            yield from reader.skip_space()
+            if not self.leading or not (yield from reader.starts_with(self.leading)):
+                yield from reader.attempt(self.bare.read(reader, calls), Content)
         if not tags:
             yield from reader.until((), Content)
             return
@@ -71,12 +72,7 @@ class Family:
                 closed = yield from self._thought(reader, (closing[tag],), begins)
                 say = Content if closed else Reasoning
             elif tag in readers:
-                reader.note()
-                try:
-                    yield from readers[tag].read(reader, calls)
-                    reader.noted()
-                except NotACall:
-                    yield say(tag + reader.noted())
+                if not (yield from reader.attempt(readers[tag].read(reader, calls), say, tag)):
                     continue
             yield from reader.skip_space()
 
@@ -95,15 +91,3 @@ class Family:
             yield from reader.until(ends, Reasoning, trim=True)
         yield from reader.skip_space()
         return True
-
-    def _bare(self, reader: Reader, calls: Calls, read: CallReader) -> Steps[None]:
-        yield from reader.skip_space()
-        if self.leading and (yield from reader.starts_with(self.leading)):
-            return
-        reader.note()
-        try:
-            yield from read.read(reader, calls)
-            reader.noted()
-        except NotACall:
-            if said := reader.noted():
-                yield Content(said)

@@ -64,14 +64,12 @@ class JsonCalls:
                 id = value.strip('"') if key in ("id", "tool_call_id") else id
             else:
                 raise NotACall
+        if not name:
+            raise NotACall
         if reader.held:
             reader.take(1)
-            if not name:
-                raise NotACall
             if not given:
                 yield calls.arguments("{}")
-        elif not name:
-            raise NotACall
 
     def _keyed(self, reader: Reader, calls: Calls) -> Steps[None]:
         reader.take(1)

@@ -4,14 +4,11 @@ Every model file has a template, and only it shows how calls look: it contains o
 below; rarer ones are tried first.
 """
 
-from edgespec.chat.families.addressed import TAGS as TO_TAGS
-from edgespec.chat.families.addressed import Addressed
+from edgespec.chat.families.addressed import HARMONY_TAGS, MUSE_TAGS, Muse, harmony
 from edgespec.chat.families.family import Family
-from edgespec.chat.families.harmony import TAGS, harmony
 from edgespec.chat.families.json_calls import JsonCalls, NamedCall
 from edgespec.chat.families.literal_calls import QUOTE, GemmaCall, PythonCalls
-from edgespec.chat.families.nested_calls import NestedCall
-from edgespec.chat.families.tagged_calls import TaggedCall
+from edgespec.chat.families.tagged_calls import NestedCall, TaggedCall
 
 JSON = JsonCalls()
 THINK = (("<think>", "</think>"),)
@@ -117,7 +114,7 @@ DEEPSEEK_DSML = Family(
     THINK,
     tags=(DSML,),
 )
-HARMONY = Family("harmony", whole=harmony, tags=TAGS)
+HARMONY = Family("harmony", whole=harmony, tags=HARMONY_TAGS)
 GRANITE = Family("granite", {"<|tool_call|>": JSON}, ("<|/tool_call|>", "<|end_of_tool_call|>"), THINK)
 COMMAND_R7B = Family(
     "command-r7b",
@@ -187,10 +184,8 @@ HUNYUAN = Family(
 )
 MUSE = Family(
     "muse",
-    tags=TO_TAGS,
-    whole=Addressed(
-        '<atem:invoke name="', _invoke("atem:"), ("<atem:function_calls>", "</atem:function_calls>")
-    ),
+    tags=MUSE_TAGS,
+    whole=Muse('<atem:invoke name="', _invoke("atem:"), ("<atem:function_calls>", "</atem:function_calls>")),
 )
 MARK = "]<]minimax[>["
 MINIMAX_M3 = Family(
@@ -256,13 +251,11 @@ MARKERS: tuple[tuple[tuple[str, ...], Family], ...] = (
     (("<tool_call>",), HERMES),
     (("python_tag",), LLAMA),
     (("ipython", '"parameters": '), LLAMA),
+    (("<think>",), Family("thinking", thoughts=THINK)),
 )
-THOUGHTS: tuple[tuple[str, Family], ...] = (("<think>", Family("thinking", thoughts=THINK)),)
 
 
 def family_of(template: str) -> Family:
     """Returns the family whose markers are in a chat template; PLAIN if there are none."""
-    for markers, family in MARKERS:
-        if all(marker in template for marker in markers):
-            return family
-    return next((family for marker, family in THOUGHTS if marker in template), PLAIN)
+    found = (family for markers, family in MARKERS if all(marker in template for marker in markers))
+    return next(found, PLAIN)

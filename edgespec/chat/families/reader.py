@@ -25,7 +25,7 @@ class Reader:
     def __init__(self) -> None:
         self.held = ""
         self.ended = False
-        self._noted: list[str] | None = None
+        self._noted: list[str] | None = None  # what was read of a call that may turn out to be content
 
     def take(self, n: int) -> str:
         """Reads n characters that are there."""
@@ -34,14 +34,18 @@ class Reader:
             self._noted.append(text)
         return text
 
-    def note(self) -> None:
-        """Remembers what is read from here on, in case it turns out to be content."""
+    def attempt(self, call: Steps[None], say: Say, tag: str = "") -> Steps[bool]:
+        """Reads a call; what turns out to be none is said, after its tag. Returns whether it was one."""
         self._noted = []
-
-    def noted(self) -> str:
-        """Returns what was read since `note`, and forgets it."""
-        text, self._noted = "".join(self._noted or ()), None
-        return text
+        try:
+            yield from call
+            return True
+        except NotACall:
+            if said := tag + "".join(self._noted):
+                yield say(said)
+            return False
+        finally:
+            self._noted = None
 
     def more(self) -> Steps[bool]:
         """Waits until there is more text than now; False at the end."""
@@ -205,7 +209,6 @@ class Parser:
     def __init__(self, begin: Callable[[Reader], Steps[None]]) -> None:
         self._reader = Reader()
         self._steps = begin(self._reader)
-        self._over = False
 
     def feed(self, text: str) -> list[Delta]:
         """Returns the deltas of more text."""
@@ -219,13 +222,8 @@ class Parser:
 
     def _run(self) -> list[Delta]:
         said: list[Delta] = []
-        while not self._over:
-            try:
-                delta = next(self._steps)
-            except StopIteration:
-                self._over = True
-                break
-            if delta is None:
+        for delta in self._steps:
+            if delta is None:  # more text is needed
                 break
             said.append(delta)
         return said

@@ -8,9 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from edgespec import __version__
-from edgespec.commands.bench import machine
+from edgespec.commands.bench import machine, peer_command
 from edgespec.commands.bench.measure import Measured
-from edgespec.commands.bench.peer_command import NAME
 from edgespec.commands.bench.takers import Asked
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.engine.pair import Pair
@@ -36,7 +35,7 @@ def about(
             role: {"file": path.name, "bytes": path.stat().st_size} if path else None
             for role, path in files.items()
         },
-        "peer": {"name": NAME, "version": peer_version} if peer_version else None,
+        "peer": {"name": peer_command.NAME, "version": peer_version} if peer_version else None,
         "settings": {
             "threads": arguments.threads or threads_wanted(),
             "n_ctx": pair.n_ctx,

@@ -4,25 +4,26 @@ import argparse
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import peer_command, record, report
+from edgespec.commands.bench import peer_command, report
 from edgespec.commands.bench.about import about, heading
 from edgespec.commands.bench.figures import FEWEST_STEPS, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
-from edgespec.commands.bench.measure import Measured, Take, measure
-from edgespec.commands.bench.progress import RunProgress
-from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
+from edgespec.commands.bench.measure import Measured, measure
+from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
-from edgespec.commands.prompts import Prompt, built_in, read_prompts, tokenize
+from edgespec.commands.prompts import Prompt, built_in, fitting, read_prompts
 from edgespec.commands.request import request_for
+from edgespec.commands.status_line import StatusLine
 from edgespec.engine.pair import Pair
 from edgespec.errors import PeerError, SettingError
 from edgespec.pairs.files import pair_name
@@ -43,7 +44,24 @@ SWEEP_TAKES = 4.0  # times as long, by default
 PEER_TAKES = 2.0
 WIDTH = 79  # of sentences
 NO_TEMPLATE = "the model has no chat template: prompts were continued as they are, as with --raw"
+SHOWN_EVERY_S = 10.0  # if there is no terminal
 FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
+FLAGS = {
+    "--prompts FILE": "your own prompts: FILE.jsonl has one object per line, with prompt, kind and raw, or "
+    "as in Spec-Bench (category, turns); any other file is one prompt (default: 15 built-in prompts of 5 "
+    "kinds)",
+    "--raw": "continue the prompts as they are, without the chat template",
+    "--modes LIST greedy,sampled,coupled": "greedy: temperature 0; sampled: the model's sampling, block "
+    "verification, fixed random numbers; coupled: the model's sampling with a user's seed (default: all "
+    "three)",
+    "--repeat N 1": "times each prompt is answered (1)",
+    "--seconds S": f"time limit ({SECONDS:.0f}; {PEER_TAKES:.0f} times that with --peer, {SWEEP_TAKES:.0f} "
+    "times with --sweep)",
+    "--sweep": "also measure every fixed draft length",
+    "--peer NAME=PATH": "compare with another program: llama-server=PATH runs on the same files, in turn, "
+    "plain and with its default draft length, or every fixed one with --sweep",
+    "--json FILE": "write every figure, with machine, build, cost tables, texts and raw rounds",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +80,13 @@ class RunPlan:
 def plan(arguments: argparse.Namespace) -> RunPlan:
     """Reads the flags. Raises SettingError for whatever would fail later, and PeerError."""
     if arguments.no_draft or arguments.drafter == "none" or arguments.draft_length == 0:
-        sentence = "bench compares speculation with plain decoding: leave out the flag that turns it off"
-        raise SettingError(sentence)
+        raise SettingError(
+            "bench compares speculation with plain decoding: leave out the flag that turns it off"
+        )
     if arguments.max_tokens <= FEWEST_STEPS:
-        needed = f"measuring a speed needs {FEWEST_STEPS + 1} tokens or more"
-        raise SettingError(f"-n is {arguments.max_tokens}: {needed}")
+        raise SettingError(
+            f"-n is {arguments.max_tokens}: measuring a speed needs {FEWEST_STEPS + 1} tokens or more"
+        )
     if arguments.repeat < 1:
         raise SettingError(f"--repeat is {arguments.repeat}: it must be 1 or more")
     seconds = arguments.seconds
@@ -82,7 +102,7 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
     prompts = built_in() if arguments.prompts is None else read_prompts(Path(arguments.prompts))
     json_file = Path(arguments.json) if arguments.json is not None else None
     if json_file:
-        record.check_writable("--json", json_file)
+        report.check_writable("--json", json_file)
     program = peer_command.parse_peer(arguments.peer) if arguments.peer is not None else None
     version = peer_command.version(program) if program else None
     return RunPlan(modes, prompts, arguments.repeat, seconds, json_file, program, version)
@@ -91,43 +111,7 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `bench` has beside those of the model, of sampling and of speculation."""
     group = command.add_argument_group("measuring")
-    group.add_argument(
-        "--prompts",
-        metavar="FILE",
-        help="your own prompts: FILE.jsonl has one object per line, with prompt, kind and raw, or as "
-        "in Spec-Bench (category, turns); any other file is one prompt (default: 15 built-in "
-        "prompts of 5 kinds)",
-    )
-    group.add_argument(
-        "--raw", action="store_true", help="continue the prompts as they are, without the chat template"
-    )
-    group.add_argument(
-        "--modes",
-        default="greedy,sampled,coupled",
-        metavar="LIST",
-        help="greedy: temperature 0; sampled: the model's sampling, block verification, fixed random "
-        "numbers; coupled: the model's sampling with a user's seed (default: all three)",
-    )
-    group.add_argument("--repeat", type=int, default=1, metavar="N", help="times each prompt is answered (1)")
-    group.add_argument(
-        "--seconds",
-        type=float,
-        metavar="S",
-        help=f"time limit ({SECONDS:.0f}; {PEER_TAKES:.0f} times that with --peer, "
-        f"{SWEEP_TAKES:.0f} times with --sweep)",
-    )
-    group.add_argument("--sweep", action="store_true", help="also measure every fixed draft length")
-    group.add_argument(
-        "--peer",
-        metavar="NAME=PATH",
-        help="compare with another program: llama-server=PATH runs on the same files, in turn, plain "
-        "and with its default draft length, or every fixed one with --sweep",
-    )
-    group.add_argument(
-        "--json",
-        metavar="FILE",
-        help="write every figure, with machine, build, cost tables, texts and raw rounds",
-    )
+    add_flags(group, FLAGS)
     flags.add_model(command)
     flags.add_sampling(command, longest=LONGEST_ANSWER)
     flags.add_speculation(command)
@@ -155,19 +139,17 @@ def run(arguments: argparse.Namespace) -> int:
         )
         units = units_for(prompts, lines, repeats=wanted.repeats, rng=np.random.default_rng(seed))
         ours = PairTaker(pair, asked, tokens, interrupt)
-        takers: dict[bool, Take] = {False: ours}  # by whether a line is the peer's
         theirs = None
         if wanted.peer:
             settings = _peer_settings(arguments, pair, wanted.peer)
             theirs = peers.enter_context(PeerTaker(settings, lines, asked, tokens, interrupt))
-            takers[True] = theirs
         progress = RunProgress(len(units), wanted.seconds)
-        _warm_up(ours, asked, units, interrupt)
+        ours.warm_up(units[0])
         if theirs:
             theirs.warm_up(lines)
         measured = measure(
             units,
-            lambda line, unit: takers[line.peer](line, unit),
+            lambda line, unit: (theirs if theirs and line.peer else ours)(line, unit),
             budget_s=wanted.seconds,
             cancelled=interrupt,
             on_progress=progress.show,
@@ -178,7 +160,14 @@ def run(arguments: argparse.Namespace) -> int:
         template = pair.target.chat_template or arguments.raw
     _keep_speed(arguments, measured, modes)
     notes = [left_out, "" if template else NO_TEMPLATE, _others_note(measured, before)]
-    return _tell(measured, lines, wanted, described, notes)
+    found = report.results(measured.samples, lines)
+    said = [*measured.troubles, *filter(None, notes), *_cut_short(measured)]
+    print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(said)]))
+    if wanted.json:
+        report.write(wanted.json, report.document(found, measured, described))
+    if measured.samples or measured.cancelled:
+        return INTERRUPTED if measured.cancelled else 0
+    raise PeerError("nothing was measured: allow more --seconds")
 
 
 def _keep_speed(arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...]) -> None:
@@ -195,27 +184,17 @@ def _fitting(
     pair: Pair, prompts: tuple[Prompt, ...], asked: Asked, *, raw: bool
 ) -> tuple[list[Prompt], dict[str, NDArray[np.int32]], str]:
     """Returns the prompts that the context holds with an answer, their tokens, and a note on the others."""
-    tokens = tokenize(pair, prompts, raw=raw)
-    room = pair.n_ctx - asked.max_tokens
-    fitting = [prompt for prompt in prompts if len(tokens[prompt.name]) <= room]
-    if not fitting:
+    found, tokens = fitting(pair, prompts, asked.max_tokens, raw=raw)
+    if not found:
         raise SettingError(
             f"no prompt fits a context of {pair.n_ctx:,} tokens with an answer of {asked.max_tokens}: "
             "give a larger --ctx, a smaller -n, or shorter prompts"
         )
-    gone = len(prompts) - len(fitting)
+    gone = len(prompts) - len(found)
     note = (
         f"{gone} of {len(prompts)} prompts do not fit the context of {pair.n_ctx:,} tokens and are left out"
     )
-    return fitting, tokens, note if gone else ""
-
-
-def _warm_up(ours: PairTaker, asked: Asked, units: list[Unit], cancelled: Interrupt) -> None:
-    """Runs all our lines once before measuring: this reads files and measures costs."""
-    short = PairTaker(ours.pair, replace(asked, max_tokens=WARM_UP_TOKENS), ours.prompts, cancelled)
-    for line in units[0].lines:
-        if not line.peer and not cancelled():
-            short(line, units[0])
+    return found, tokens, note if gone else ""
 
 
 def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> peer_command.PeerSettings:
@@ -252,29 +231,40 @@ def _others_note(measured: Measured, before: float) -> str:
     return f"other programs kept {during:.1f} cores busy (at worst {worst:.1f}): take these figures with care"
 
 
-def _tell(
-    measured: Measured, lines: list[Line], wanted: RunPlan, described: dict[str, Any], notes: list[str]
-) -> int:
-    found = report.results(measured.samples, lines)
-    said = _wrapped(_notes(measured, notes))
-    print("\n".join([*heading(measured, described), *report.tables(found), *said]))
-    if wanted.json:
-        record.write(wanted.json, record.document(found, measured, described))
-    if measured.samples or measured.cancelled:
-        return INTERRUPTED if measured.cancelled else 0
-    raise PeerError("nothing was measured: allow more --seconds")
-
-
-def _notes(measured: Measured, notes: list[str]) -> list[str]:
-    said = [note for note in [*measured.troubles, *notes] if note]
+def _cut_short(measured: Measured) -> Iterator[str]:
+    """Yields why not all was measured."""
     if measured.cancelled:
-        said.append("stopped by Ctrl+C: these are the figures so far")
+        yield "stopped by Ctrl+C: these are the figures so far"
     if measured.out_of_time and measured.finished:
         whole = measured.seconds / measured.finished * measured.planned * 1.1
-        said.append(f"the time was up: --seconds {whole:.0f} would do all {measured.planned} comparisons")
-    return said
+        yield f"the time was up: --seconds {whole:.0f} would do all {measured.planned} comparisons"
 
 
 def _wrapped(notes: list[str]) -> list[str]:
     wrapped = [textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ") for note in notes]
     return ["", *(line for lines in wrapped for line in lines)] if notes else []
+
+
+class RunProgress:
+    """Shows units and lines as they begin, and troubles in lines of their own."""
+
+    def __init__(self, total: int, budget: float) -> None:
+        self.total, self.budget = total, budget
+        self.started = self.shown = time.monotonic()
+        self.line = StatusLine()
+
+    def show(self, unit: Unit, line: Line) -> None:
+        now = time.monotonic()
+        text = f"{unit.number + 1}/{self.total}  {now - self.started:.0f} s of {self.budget:.0f} at most"
+        if self.line.rewrites:
+            self.line.show(f"{text}  {unit.mode}  {unit.prompt.kind[:16]}  {line.name}")
+        elif now - self.shown >= SHOWN_EVERY_S:
+            self.shown = now
+            print(text, file=sys.stderr, flush=True)
+
+    def trouble(self, sentence: str) -> None:
+        self.clear()
+        print(f"edgespec: {sentence}", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        self.line.clear()

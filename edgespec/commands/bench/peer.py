@@ -1,8 +1,5 @@
 """llama-server as a peer: started on the same two files, given the same tokens, timed by its own clock.
 
-    with LlamaServer(PeerSettings(program, target, draft, threads=2, n_ctx=2048)) as server:
-        print(server.complete([1, 2, 3], sampling=Sampling(temperature=0), max_tokens=64).tok_per_s)
-
 Its speed is that of its `timings` field: decoding alone, without HTTP and without the first token, which
 comes from the prompt's evaluation. Invariant: the server never outlives this process (see `keeper`).
 Protocol: https://github.com/ggml-org/llama.cpp/blob/master/tools/server/README.md
@@ -23,7 +20,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from types import TracebackType
 from typing import IO, Any
 
 from edgespec.commands.bench import keeper
@@ -54,11 +50,6 @@ class Completion:
     accepted: int
     finish_reason: str
 
-    @property
-    def tok_per_s(self) -> float | None:
-        """Tokens per second after the first; None where there were none."""
-        return self.steps / self.decode_s if self.steps > 0 and self.decode_s > 0 else None
-
 
 class LlamaServer:
     """A running llama-server. Use it in a `with`, or close it; one request at a time.
@@ -82,9 +73,7 @@ class LlamaServer:
     def __enter__(self) -> LlamaServer:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

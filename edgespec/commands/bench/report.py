@@ -1,10 +1,17 @@
-"""The figures as tables for people, 80 columns wide."""
+"""The figures of a run: tables for people, 80 columns wide, and a JSON document, raw rounds included."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 from edgespec.commands.bench.figures import Contest, Ratio, Sample, Summary, against_best, speedup, summary
 from edgespec.commands.bench.lines import MEANING, OURS, PLAIN, Line
+from edgespec.commands.bench.measure import Measured
+from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_models.kept_file import write_whole
 
 WIDTH = 80
 POSITIONS = 9
@@ -137,8 +144,8 @@ def _kinds(found: Results) -> list[str]:
 
 def _bars(summaries: Sequence[Summary]) -> list[str]:
     plain = {s.mode: s.tok_per_s for s in summaries if s.line == PLAIN}
-    rows = [(f"{s.mode} {s.line}", s.tok_per_s, plain.get(s.mode)) for s in summaries if s.tok_per_s]
-    drawn = bars([(label, value, mark) for label, value, mark in rows if value], width=WIDTH - 1)
+    known = [(s, s.tok_per_s) for s in summaries if s.tok_per_s]
+    drawn = bars([(f"{s.mode} {s.line}", speed, plain.get(s.mode)) for s, speed in known], WIDTH - 1)
     return ["tokens a second; | is plain decoding", *drawn] if drawn else []
 
 
@@ -177,17 +184,13 @@ def _interval(ratio: Ratio | None) -> str:
 FULL, MARK = "#", "|"
 
 
-def bars(rows: Sequence[tuple[str, float, float | None]], *, width: int = 79, unit: str = "") -> list[str]:
-    """Draws one line for each (label, value, mark): a bar, the place of the mark in it, and the value.
-
-    All bars share one scale, from 0 to the largest value or mark.
-    """
+def bars(rows: Sequence[tuple[str, float, float | None]], width: int) -> list[str]:
+    """Draws a line for each (label, value, mark): a bar on one scale, with the mark in it, and the value."""
     if not rows:
         return []
     label_width = max(len(label) for label, _, _ in rows)
     texts = [f"{value:.3g}" if value < 1000 else f"{value:.0f}" for _, value, _ in rows]
-    text_width = max(map(len, texts)) + (len(unit) + 1 if unit else 0)
-    room = max(10, width - label_width - text_width - 3)
+    room = max(10, width - label_width - max(map(len, texts)) - 3)
     largest = max(max(value, mark or 0.0) for _, value, mark in rows)
     lines = []
     for (label, value, mark), text in zip(rows, texts, strict=True):
@@ -195,6 +198,62 @@ def bars(rows: Sequence[tuple[str, float, float | None]], *, width: int = 79, un
         cells += [" "] * (room - len(cells))
         if mark is not None and largest > 0:
             cells[min(room - 1, round(mark / largest * room))] = MARK
-        said = f"{text} {unit}".strip()
-        lines.append(f"{label:<{label_width}}  {''.join(cells).rstrip()} {said}")
+        lines.append(f"{label:<{label_width}}  {''.join(cells).rstrip()} {text}")
     return lines
+
+
+FORMAT = 1
+METHOD = (
+    "decode speed: tokens after the first / their seconds; speed-up: ratio of decode speeds on one prompt "
+    "and seed, median over repeats, geometric mean over prompts, 95 % interval by Student's t on logarithms, "
+    "one value a prompt; lines of a unit in random order, every generation with empty caches"
+)
+
+
+def document(found: Results, measured: Measured, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the document. about: machine, versions, date, command, models, settings."""
+    return {
+        "format": FORMAT,
+        **about,
+        "method": METHOD,
+        "run": {
+            "planned": measured.planned,
+            "finished": measured.finished,
+            "seconds": measured.seconds,
+            "interrupted": measured.cancelled,
+            "troubles": measured.troubles,
+            "cores_busy_with_others": measured.others,
+        },
+        "lines": [asdict(summary) for summary in found.summaries],
+        "speedup_by_kind": {
+            kind: {mode: asdict(ratio) for mode, ratio in of.items()} for kind, of in found.by_kind.items()
+        },
+        "over_peer_default": {mode: asdict(ratio) for mode, ratio in found.against_peer},
+        "over_best_fixed": [{"whom": whom, **asdict(contest)} for whom, contest in found.contests],
+        "samples": [{**asdict(sample), "tok_per_s": sample.tok_per_s} for sample in measured.samples],
+    }
+
+
+def check_writable(flag: str, path: Path) -> None:
+    """Raises SettingError if the file could not be written: checked before anything is measured."""
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
+        if path.is_file():
+            with path.open("ab"):
+                return
+        if path.exists():  # opening a pipe waits for a reader; and a device would be replaced by a file
+            raise OSError(0, "it is not an ordinary file")
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise SettingError(f"{flag} {path} cannot be written: {why}; name another place") from None
+
+
+def write(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes the document, whole or not at all. Raises EdgeSpecError."""
+    try:
+        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n", private=False)
+    except OSError as error:
+        raise EdgeSpecError(f"{path} was not written: {error.strerror or error}") from None

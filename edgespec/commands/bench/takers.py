@@ -57,6 +57,11 @@ class Asked:
         return request if line.draft_length is None else replace(request, draft_length=line.draft_length)
 
 
+def _whose(line: Line, unit: Unit, seed: int) -> tuple[int, str, str, str, str, int]:
+    """Returns what a sample begins with."""
+    return unit.number, line.mode, line.name, unit.prompt.name, unit.prompt.kind, seed
+
+
 # ---- our side ---------------------------------------------------------------------------------------------
 
 
@@ -66,6 +71,13 @@ class PairTaker:
     def __init__(self, pair: Pair, asked: Asked, prompts: dict[str, NDArray[np.int32]], cancelled: Cancelled):
         """prompts: name -> tokens."""
         self.pair, self.asked, self.prompts, self.cancelled = pair, asked, prompts, cancelled
+
+    def warm_up(self, unit: Unit) -> None:
+        """Runs our lines of a unit before measuring: this reads files and measures costs."""
+        short = replace(self.asked, max_tokens=WARM_UP_TOKENS)
+        for line in unit.lines:
+            if not line.peer and not self.cancelled():
+                PairTaker(self.pair, short, self.prompts, self.cancelled)(line, unit)
 
     def __call__(self, line: Line, unit: Unit) -> Sample | None:
         prompt = self.prompts[unit.prompt.name]
@@ -84,12 +96,7 @@ class PairTaker:
             return None
         steps = max(0, figures.n_tokens - 1)
         return Sample(
-            unit=unit.number,
-            mode=line.mode,
-            line=line.name,
-            prompt=unit.prompt.name,
-            kind=unit.prompt.kind,
-            seed=self.asked.seed + unit.repeat,
+            *_whose(line, unit, self.asked.seed + unit.repeat),
             n_tokens=figures.n_tokens,
             prompt_tokens=len(prompt),
             ttft_s=figures.ttft_s,
@@ -199,14 +206,9 @@ class PeerTaker:
 
 def peer_sample(answer: Completion, line: Line, unit: Unit, seed: int) -> Sample:
     """Returns the peer's answer as a sample; it reports neither its rounds nor where its time went."""
-    ended = answer.finish_reason == "stop" and answer.text.strip() != ""
+    ended = answer.finish_reason == "stop" and not answer.text.strip() == ""
     return Sample(
-        unit=unit.number,
-        mode=line.mode,
-        line=line.name,
-        prompt=unit.prompt.name,
-        kind=unit.prompt.kind,
-        seed=seed,
+        *_whose(line, unit, seed),
         n_tokens=max(0, answer.steps + 1 - ended),
         prompt_tokens=answer.n_prompt,
         ttft_s=answer.prompt_s,

@@ -16,12 +16,12 @@ import numpy as np
 from edgespec.chat.template import render
 from edgespec.engine.text_log import LoggedText
 from edgespec.errors import SettingError, TemplateError
+from edgespec_models.distill.heard import TEMPERATURES, Saying
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.vocabulary import NO_TOKEN, vocabulary_of
 
 if TYPE_CHECKING:
     from edgespec_models.distill.hidden import Hidden
-    from edgespec_models.distill.saying import Saying
 
 PROMPT = 512  # tokens
 NEW = 192  # tokens of an answer
@@ -45,8 +45,6 @@ class TrainingPrompts:
 
     def watched(self, speaker: Hidden) -> Iterator[Saying]:
         """Yields held-out prompts: the user's if there are enough of them, else questions."""
-        from edgespec_models.distill.saying import TEMPERATURES, Saying
-
         own = [text for text in self.own if is_held_out(text)]
         for text in own:
             yield Saying(list(text.prompt), text.temperature, 0, text.said)
@@ -55,8 +53,6 @@ class TrainingPrompts:
 
     def training(self, speaker: Hidden, seed: int, heard: frozenset[int]) -> Iterator[Saying]:
         """Yields prompts for training. heard: digests of texts that exist already."""
-        from edgespec_models.distill.saying import TEMPERATURES, Saying
-
         for text in self.own:
             if not is_held_out(text) and digest((*text.prompt, *text.said)) not in heard:
                 yield Saying(list(text.prompt), text.temperature, 0, text.said)
@@ -67,8 +63,6 @@ class TrainingPrompts:
 
     def _own_again(self, seed: int) -> Iterator[Saying]:
         """Yields the user's own prompts, each to be answered anew several times: more of what is wanted."""
-        from edgespec_models.distill.saying import TEMPERATURES, Saying
-
         rng = random.Random(f"again {seed}")
         mine = sorted({text.prompt for text in self.own if not is_held_out(text)})
         for turn in range(OWN_AGAIN if mine else 0):

@@ -19,11 +19,11 @@ from edgespec.commands.distill.sitting import Sitting, claim, prepare
 from edgespec.commands.status_line import StatusLine
 from edgespec.engine.text_log import all_kept, name_of
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
-from edgespec.pairs.check import headers_of
+from edgespec.pairs.check import header_told, headers_of
 from edgespec.pairs.settings import check_threads
 from edgespec.system import config
 from edgespec_models.gguf.facts import why_not_usable
-from edgespec_models.gguf.header import Header, HeaderError
+from edgespec_models.gguf.header import Header
 from edgespec_models.shelf.sizes import size_text
 
 if TYPE_CHECKING:
@@ -128,10 +128,8 @@ def _need_torch() -> None:
 
 def _checked(target: Path) -> list[Header]:
     """Returns the headers of a target that can be run. Raises ModelFileError, ModelUnsupportedError."""
-    try:
+    with header_told():
         headers = headers_of(target)
-    except HeaderError as error:
-        raise ModelFileError(str(error)) from None
     if reason := why_not_usable(headers[0]):
         raise ModelUnsupportedError(reason)
     return headers

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from edgespec.commands.distill.asked import CONTEXT, TrainingPrompts, asked_of, passages_in
 from edgespec.commands.distill.installing import CurrentPair
-from edgespec.commands.distill.room import choose_width
 from edgespec.engine.text_log import TextLog, name_of
-from edgespec.errors import SettingError
+from edgespec.errors import DoesNotFitError, SettingError
+from edgespec.memory.free import free_memory
 from edgespec.pairs.check import check_pair
 from edgespec.system import config
 from edgespec.system.cores import threads_wanted
+from edgespec_models.fit.formulas import cache_bytes
 from edgespec_models.gguf.head_check import shows_layers
 from edgespec_models.gguf.header import Header, split_names
+from edgespec_models.gguf.vocabulary import vocabulary_of
+from edgespec_models.shelf.sizes import size_text
 
 if TYPE_CHECKING:
-    from edgespec_models.distill.course import Course
+    from edgespec_models.distill.course import Course, Kind
 
+WIDEST, NARROWEST = 96, 2  # texts side by side
+EACH_MINUTE = 2  # of them at most: their prompts are read before any of them continues
+AROUND = 3 << 30  # bytes of torch, of scores and of texts in memory at once
 MADE_FOR = "made-for"  # says in a folder which target it is for
 
 
@@ -53,12 +60,12 @@ def prepare(arguments: argparse.Namespace, pair: CurrentPair, headers: list[Head
     named = name_of(pair.target, headers[0])
     default = config.data_folder() / "distilled" / named
     folder = Path(os.path.expanduser(arguments.folder)) if arguments.folder else default
-    kind = "eagle3" if head else "draft"
+    kind: Kind = "eagle3" if head else "draft"
     threads = arguments.threads or threads_wanted()
     course = Course(
         parts,
         folder / (kind if not begin_with else f"draft-from-{begin_with.stem[:40]}"),
-        "eagle3" if head else "draft",
+        kind,
         CONTEXT,
         choose_width(headers, sum(part.stat().st_size for part in parts), kind, CONTEXT, arguments.minutes),
         threads,
@@ -90,3 +97,29 @@ def claim(sitting: Sitting) -> None:
             f"{sitting.folder} holds output of {other}, but the target is {sitting.target}: name another "
             "folder with --folder"
         )
+
+
+def choose_width(headers: Sequence[Header], model: int, kind: str, context: int, minutes: float) -> int:
+    """Returns how many texts the target writes side by side. model: bytes. Raises DoesNotFitError."""
+    free, _ = free_memory()
+    text = cache_bytes(headers[0], context)
+    learning = _learning(headers[0], kind)
+    needed = max(model + NARROWEST * text, learning) + AROUND // 3
+    if needed > free:
+        raise DoesNotFitError(
+            f"making a draft for {headers[0].name} takes about {size_text(needed)} of memory, and "
+            f"{size_text(free)} are free: close other programs, or use a machine with more"
+        )
+    in_time = max(4, int(EACH_MINUTE * minutes))
+    return max(NARROWEST, min(WIDEST, in_time, (free - model) // 4 // max(text, 1)))
+
+
+def _learning(header: Header, kind: str) -> int:
+    """Returns bytes of a draft's weights, gradients and averages, and of the target's embedding."""
+    width = header.of_architecture("embedding_length", 1) or 1
+    wide = header.of_architecture("feed_forward_length", 4 * width) or 4 * width
+    rows = len(vocabulary_of(header).texts)
+    if kind == "eagle3":
+        block = 3 * width * width + 6 * width * width + 3 * width * wide
+        return 4 * (rows * width + 2 * rows * width // 4 + 4 * block)
+    return 4 * (rows * width + 4 * (rows * 256 + 2_000_000))

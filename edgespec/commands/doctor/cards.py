@@ -5,7 +5,6 @@ llama.cpp could use and does not is the commonest reason for a slow model.
 """
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -35,17 +34,9 @@ class Card:
 
 def run(command: Sequence[str]) -> str | None:
     """Returns what a program prints; None if it is missing or fails."""
-    program = shutil.which(command[0])
-    if not program:
-        return None
     try:
         done = subprocess.run(
-            [program, *command[1:]],
-            capture_output=True,
-            text=True,
-            timeout=ASKING_S,
-            check=True,
-            errors="replace",
+            command, capture_output=True, timeout=ASKING_S, check=True, text=True, errors="replace"
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -4,18 +4,23 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from edgespec.commands import flags
-from edgespec.commands.doctor import machine_checks, pair_checks, surroundings
+from edgespec.commands.doctor import findings, machine_checks, pair_checks, surroundings
 from edgespec.commands.doctor.cards import cards
-from edgespec.commands.doctor.findings import Finding, document, lines, problem, problems, verdict
-from edgespec.commands.doctor.llama_child import ask
-from edgespec.commands.doctor.speculation_check import speculation
+from edgespec.commands.doctor.findings import Finding, problem
+from edgespec.commands.doctor.speculation_check import judged
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
+from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import here
 from edgespec.system.isolate import INTERRUPTED
+from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild
 from edgespec.system.other_programs import Others
 from edgespec.system.self_test import SelfTest
 from edgespec.system.self_test import run as run_self_test
@@ -24,16 +29,18 @@ DESCRIPTION = """Checks the processor, graphics cards and the build of llama.cpp
 pair, whether speculation is on and makes it faster here (a measurement of 10 seconds), running servers, and
 the hub settings. It says how to fix each problem it finds. It changes nothing and uses no network."""
 EPILOG = """Exit code 0: no problem found. 1: a problem found. 2: a wrong flag."""
+FLAGS = {
+    "--json": "print one JSON object, for programs",
+    "--no-measure": "skip the measurement",
+    "--seconds S 10": "time limit of the measurement, loading excluded (10)",
+}
+TOKENS = 48  # of one measured answer
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `doctor` has beside those of the model."""
-    group = command.add_argument_group("doctor")
-    group.add_argument("--json", action="store_true", help="print one JSON object, for programs")
-    group.add_argument("--no-measure", action="store_true", help="skip the measurement")
-    limit = "time limit of the measurement, loading excluded (10)"
-    group.add_argument("--seconds", type=float, default=10.0, metavar="S", help=limit)
+    add_flags(command.add_argument_group("doctor"), FLAGS)
     command.set_defaults(drafter="auto")
     flags.add_model(command, media=True)
 
@@ -45,18 +52,19 @@ def run(arguments: argparse.Namespace) -> int:
     pair_settings(arguments)  # refuses wrong values before anything is checked
     found: list[Finding] = []
     try:
-        with StatusLine() as line:
-            for findings in _checks(arguments):
-                found += findings
-                line.show(f"looked at {findings[-1].topic} ..." if findings else "")
+        for part in _checks(arguments):
+            found += part
+            StatusLine().show(f"looked at {part[-1].topic} ..." if part else "")
     except KeyboardInterrupt:
+        StatusLine().clear()
         print("edgespec: stopped", file=sys.stderr)
         return INTERRUPTED
+    StatusLine().clear()
     if arguments.json:
-        print(document(found))
+        print(findings.document(found))
     else:
-        print("\n".join([*lines(found), "", verdict(found)]))
-    return int(problems(found) > 0)
+        print("\n".join([*findings.lines(found), "", findings.verdict(found)]))
+    return int(findings.n_problems(found) > 0)
 
 
 def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
@@ -76,7 +84,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     yield machine_checks.memory()
     machines = machine_checks.others(settings.rpc, said, at)
     yield machines
-    loads = "devices" in said and not problems(machines)
+    loads = "devices" in said and not findings.n_problems(machines)
     yield from _of_the_pair(arguments, loads)
     yield surroundings.endpoint()
     yield surroundings.hub()
@@ -93,10 +101,32 @@ def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Fi
         return
     found = pair_checks.pair(target, draft) + pair_checks.projector(target, settings.mmproj)
     yield found
-    if not loads or problems(found):
+    if not loads or findings.n_problems(found):
         return
     found = pair_checks.fit(target, draft, settings)
     yield found
-    if not arguments.no_measure and not problems(found):
+    if not arguments.no_measure and not findings.n_problems(found):
         StatusLine().show("measuring speculation ...")
         yield speculation(target, draft, settings, arguments.seconds)
+
+
+def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
+    """Runs the pair with and without speculation for about `seconds` after loading."""
+    asked = {
+        "what": "measure",
+        "target": str(target),
+        "draft": str(draft) if draft else None,
+        "settings": asdict(settings),
+        "seconds": seconds,
+        "tokens": TOKENS,
+    }
+    return judged(ask(asked), has_draft=draft is not None)
+
+
+def ask(asked: dict[str, Any], *, timeout: float = LONGEST_S) -> dict[str, Any]:
+    """Asks the child that loads llama.cpp; {"error": sentence} if it refuses, dies or takes too long."""
+    with JsonChild("edgespec.commands.doctor.llama_child", longest_s=timeout) as child:
+        try:
+            return child.ask(asked)
+        except ChildDiedError as error:
+            return {"broken" if error.by_itself else "error": str(error)}

@@ -1,4 +1,4 @@
-"""What checks found, and how it is told: text for people, an object for programs."""
+"""What a check found, as text for people and as an object for programs."""
 
 import json
 import shutil
@@ -10,8 +10,6 @@ from typing import Any, Literal
 from edgespec import __version__
 
 Status = Literal["good", "note", "problem"]
-WIDTH = 100  # of lines, if the terminal is no narrower
-MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +24,11 @@ class Finding:
 
     def __post_init__(self) -> None:
         assert self.status != "problem" or self.remedy, f"a problem without a remedy: {self.text}"
+
+
+def n_problems(findings: Sequence[Finding]) -> int:
+    """Returns how many of them should be fixed."""
+    return sum(finding.status == "problem" for finding in findings)
 
 
 def good(topic: str, text: str, **facts: Any) -> Finding:
@@ -43,9 +46,8 @@ def problem(topic: str, text: str, remedy: str, **facts: Any) -> Finding:
     return Finding(topic, "problem", text, remedy, facts)
 
 
-def problems(findings: Sequence[Finding]) -> int:
-    """Returns how many should be fixed."""
-    return sum(finding.status == "problem" for finding in findings)
+WIDTH = 100  # of lines, if the terminal is no narrower
+MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:
@@ -66,11 +68,11 @@ def lines(findings: Sequence[Finding]) -> list[str]:
 def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
     """Wraps a sentence, but never inside a command, so that it can be copied."""
     before, colon, after = text.partition(": ")
-    if deeper and _is_command(after):
-        return [*_wrapped(before + ":", lead, deeper=deeper), " " * (len(lead) + deeper) + after]
+    if deeper and " install " in after and "llama-cpp-python" in after:
+        return [*_wrapped(f"{before}:", lead, deeper=deeper), " " * (len(lead) + deeper) + after]
     return textwrap.wrap(
         before + colon + after,
-        _width(),
+        max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)),
         initial_indent=lead,
         subsequent_indent=" " * (len(lead) + deeper),
         break_long_words=False,
@@ -78,26 +80,16 @@ def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
     )
 
 
-def _width() -> int:
-    return max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
-
-
-def _is_command(text: str) -> bool:
-    return " install " in text and "llama-cpp-python" in text
-
-
 def verdict(findings: Sequence[Finding]) -> str:
     """Returns the last line: is anything wrong?"""
-    if not (n := problems(findings)):
+    n = n_problems(findings)
+    if not n:
         return "No problems found."
     return f"{n} problem{'s' if n > 1 else ''}: marked !! above, with what to do after ->."
 
 
 def document(findings: Sequence[Finding]) -> str:
     """Returns all as JSON."""
-    said = {
-        "edgespec": __version__,
-        "problems": problems(findings),
-        "findings": [asdict(finding) for finding in findings],
-    }
+    told = [asdict(finding) for finding in findings]
+    said = {"edgespec": __version__, "problems": n_problems(findings), "findings": told}
     return json.dumps(said, indent=1, default=str)

@@ -1,26 +1,16 @@
 """The doctor's child process: loads llama.cpp, reports its build, or measures a pair.
 
-llama.cpp may abort it at any time; whoever asks it then hears so.
+Prints one JSON object. llama.cpp may abort it at any time; the doctor then says so.
 """
 
 import time
 from dataclasses import asdict
 from typing import Any
 
-from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild, answer_questions
+from edgespec.system.json_child import answer_questions
 
-CHILD = "edgespec.commands.doctor.llama_child"
 SEVERAL = 6  # prompts
 LEAST_TOKENS = 16  # of an answer
-
-
-def ask(asked: dict[str, Any], *, timeout: float = LONGEST_S) -> dict[str, Any]:
-    """Returns the child's answer; {"error": sentence} if it refuses, dies or takes too long."""
-    with JsonChild(CHILD, longest_s=timeout) as child:
-        try:
-            return child.ask(asked)
-        except ChildDiedError as error:
-            return {"broken" if error.by_itself else "error": str(error)}
 
 
 def build() -> dict[str, Any]:
@@ -40,8 +30,8 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     from edgespec.commands.bench import figures
     from edgespec.commands.bench.lines import OURS, PLAIN, lines_for, units_for
     from edgespec.commands.bench.measure import measure as take_all
-    from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker
-    from edgespec.commands.prompts import built_in, tokenize
+    from edgespec.commands.bench.takers import Asked, PairTaker
+    from edgespec.commands.prompts import built_in, fitting
     from edgespec.engine.pair import Pair
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import sampling_for
@@ -54,17 +44,13 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
         sampling = sampling_for(pair.target.metadata)
         mode = "sampled" if sampling.temperature > 0 else "greedy"
         n_tokens = _tokens(asked, costs.target.seconds(1))
-        wish = Asked(sampling, n_tokens, 1)
-        raw = not pair.target.chat_template
         prompts = [prompt for prompt in built_in() if pair.n_ctx > 2 * asked["tokens"]]
-        tokens = tokenize(pair, prompts, raw=raw)
-        prompts = [prompt for prompt in prompts if len(tokens[prompt.name]) + asked["tokens"] <= pair.n_ctx]
+        prompts, tokens = fitting(pair, prompts, asked["tokens"])
         lines = lines_for((mode,), sweep=False)  # type: ignore[arg-type]
         units = units_for(prompts, lines, repeats=1, rng=np.random.default_rng(1))
-        warm = PairTaker(pair, Asked(sampling, WARM_UP_TOKENS, 1), tokens, lambda: False)
-        for line in units[0].lines if units else ():
-            warm(line, units[0])
-        taker = PairTaker(pair, wish, tokens, lambda: False)
+        taker = PairTaker(pair, Asked(sampling, n_tokens, 1), tokens, lambda: False)
+        if units:
+            taker.warm_up(units[0])
         measured = take_all(units, taker, budget_s=asked["seconds"])
         found = {name: figures.summary(measured.samples, mode, name, PLAIN) for name in (PLAIN, OURS)}
         ours = found[OURS]

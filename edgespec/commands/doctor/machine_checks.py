@@ -70,10 +70,12 @@ def build(said: dict[str, Any], at: Here, *, cpuinfo: Path = Path("/proc/cpuinfo
     text = f"{processor()}; llama.cpp uses {', '.join(said['features']) or 'no special instructions'}"
     missing = [ours for flag, ours in _FEATURES.items() if flag in _cpu_flags(cpuinfo) and ours not in built]
     facts = {"processor": processor(), "features": said["features"], "missing": missing}
-    if missing:  # wheels are made for many processors
+    if missing:
+        text += f"; it was built without {', '.join(missing)}"
         remedy = f"build it for this processor: {command('CPU', at, compiled=True)}"
-        tell = note if set(missing) <= {"AVX512", "AVX512_VNNI", "SVE"} else problem
-        return [tell("build", f"{text}; it was built without {', '.join(missing)}", remedy, **facts)]
+        if set(missing) <= {"AVX512", "AVX512_VNNI", "SVE"}:
+            return [note("build", text, remedy, **facts)]
+        return [problem("build", text, remedy, **facts)]
     return [good("build", text, **facts)]
 
 
@@ -95,19 +97,26 @@ def _cpu_flags(cpuinfo: Path) -> set[str]:
         lines = cpuinfo.read_text().splitlines()
     except OSError:
         return set()
-    said = (line.partition(":") for line in lines)
     return {
-        flag for name, _, flags in said if name.strip() in ("flags", "Features") for flag in flags.split()
+        flag
+        for line in lines
+        if line.partition(":")[0].strip() in ("flags", "Features")
+        for flag in line.partition(":")[2].split()
     }
 
 
 def graphics(cards: Sequence[Card], said: dict[str, Any], at: Here) -> list[Finding]:
     """Compares the cards of the machine with those that llama.cpp uses."""
     used = [device for device in said.get("devices", ()) if device["kind"] in ("gpu", "igpu")]
-    found = []
-    for device in used:
-        free = f"{device['free'] / 2**30:.1f} of {device['total'] / 2**30:.1f} GiB free"
-        found.append(good("graphics", f"{device['name']}: {device['description']}, {free}", **device))
+    found = [
+        good(
+            "graphics",
+            f"{device['name']}: {device['description']}, {device['free'] / 2**30:.1f} of "
+            f"{device['total'] / 2**30:.1f} GiB free",
+            **device,
+        )
+        for device in used
+    ]
     covered = {BACKEND_NAMES.get(device["backend"]) for device in used}
     for card in cards:
         if not covered & set(card.backends):
@@ -140,8 +149,9 @@ def others(rpc: Sequence[str], said: dict[str, Any], at: Here) -> list[Finding]:
         try:
             devices = ask(machine)
         except MachineLostError as error:
-            remedy = "start it, or leave it out of --rpc"
-            found.append(problem("machines", str(error), remedy, machine=machine))
+            found.append(
+                problem("machines", str(error), "start it, or leave it out of --rpc", machine=machine)
+            )
             continue
         memory = [f"{device.free / 2**30:.1f} of {device.total / 2**30:.1f} GiB free" for device in devices]
         free = [device.free for device in devices]
@@ -157,12 +167,14 @@ def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
     logical = os.cpu_count() or cores
     facts = {"threads": wanted, "cores": cores, "logical": logical, "busy": round(busy, 2)}
     text = f"{wanted} ({by}); {cores} fast physical cores are available, {logical} logical ones in all"
-    found = [good("threads", text, **facts)]
+    found: list[Finding]
     if wanted > cores:
         remedy = f"leave {by} out, or give {cores}: threads that share a core wait for each other"
         found = [problem("threads", text, remedy, **facts)]
     elif wanted < cores:
         found = [note("threads", text, f"leave {by} out to use all {cores}", **facts)]
+    else:
+        found = [good("threads", text, **facts)]
     if busy >= BUSY_CORES:
         remedy = "close other programs: llama.cpp is only as fast as its slowest core"
         found.append(note("threads", f"other programs keep {busy:.1f} cores busy", remedy, busy=busy))

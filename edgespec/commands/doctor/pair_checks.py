@@ -28,10 +28,13 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
             continue
         try:
             of_file = headers_of(path)
+            header = of_file[0]
         except HeaderError as error:
-            remedy = f"name another file with --{role}, or download it again"
-            return [*found, problem("pair", str(error), remedy)]
-        header, head = of_file[0], head_of(of_file) if role == "draft" else None
+            return [
+                *found,
+                problem("pair", str(error), f"name another file with --{role}, or download it again"),
+            ]
+        head = head_of(of_file) if role == "draft" else None
         if head and head.alone:
             return [*found, _head_beside(target, path, head)]
         if reason := why_not_usable(header):
@@ -40,8 +43,9 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         found.append(_model(role, path, header))
         if role == "target" and not facts_of(header).has_template:
             text = f"{path.name} has no chat template: conversations are written as ChatML"
-            remedy = "choose another with --chat-template NAME or --chat-template-file"
-            found.append(note("pair", text, remedy))
+            found.append(
+                note("pair", text, "choose another with --chat-template NAME or --chat-template-file")
+            )
     if draft is None:
         head, why_not = own_head(headers_of(target))
         if head and why_not is None:
@@ -96,8 +100,9 @@ def _model(role: str, path: Path, header: Header) -> Finding:
     text = f"{role} {path.name}: " + ", ".join(part for part in parts if part)
     said = {"role": role, "file": str(path), "architecture": facts.architecture, "memory": facts.memory}
     if facts.memory in ("hybrid", "recurrent"):
-        remedy = "its memory cannot drop single tokens, so it serves one request at a time"
-        return note("pair", text, remedy, **said)
+        return note(
+            "pair", text, "its memory cannot drop single tokens, so it serves one request at a time", **said
+        )
     return good("pair", text, **said)
 
 

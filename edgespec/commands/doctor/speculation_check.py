@@ -1,32 +1,12 @@
 """Is speculation really on, and does it pay here? Measured on the pair."""
 
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from edgespec.commands.doctor.findings import Finding, good, note, problem
-from edgespec.commands.doctor.llama_child import ask
-from edgespec.pairs.settings import PairSettings
 from edgespec.system.other_programs import BUSY_CORES
 
-TOKENS = 48  # of one answer
 LIGHT_S = 0.008  # a token of the target; below that, Python's part of a round shows
 ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a statement on whether it pays
-
-
-def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
-    """Runs the pair with and without speculation for about `seconds` after loading."""
-    said = ask(
-        {
-            "what": "measure",
-            "target": str(target),
-            "draft": str(draft) if draft else None,
-            "settings": asdict(settings),
-            "seconds": seconds,
-            "tokens": TOKENS,
-        }
-    )
-    return judged(said, has_draft=draft is not None)
 
 
 def judged(said: dict[str, Any], *, has_draft: bool) -> list[Finding]:
@@ -43,15 +23,15 @@ def judged(said: dict[str, Any], *, has_draft: bool) -> list[Finding]:
 
 
 def _on(said: dict[str, Any], has_draft: bool) -> Finding:
-    guessers = {name: n for name, n in said["sources"].items() if n and name != "target"}
-    n = said["drafted"]
-    if not n:
+    if not said["drafted"]:
         text = "speculation is on, and nothing was guessed: guesses were found not to pay off here"
         return note("speculation", text, _why_not(said), drafted=0)
+    n = said["drafted"]
     text = f"speculation is on: {n} token{'s'[: n != 1]} guessed, {said['accepted']} accepted"
+    guessers = {name: n for name, n in said["sources"].items() if n and name != "target"}
     if guessers:
-        text += " (" + ", ".join(f"{name} {n}" for name, n in sorted(guessers.items())) + ")"
-    return good("speculation", text, drafted=n, accepted=said["accepted"], has_draft=has_draft)
+        text += f" ({', '.join(f'{name} {n}' for name, n in sorted(guessers.items()))})"
+    return good("speculation", text, drafted=said["drafted"], accepted=said["accepted"], has_draft=has_draft)
 
 
 def _pays(said: dict[str, Any]) -> Finding:

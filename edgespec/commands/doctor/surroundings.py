@@ -13,6 +13,7 @@ from edgespec.client.state_file import ServerState, states
 from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.errors import EndpointError
 from edgespec.system import config
+from edgespec_models.shelf.found import hub_folder
 
 ROOM = 5 << 30  # bytes of disk that a usual pair takes
 
@@ -45,7 +46,7 @@ def hub(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     """Checks what `edgespec pull` will use. Asks nothing of the hub itself."""
     address = environment.get("HF_ENDPOINT") or "https://huggingface.co"
     offline = environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-    cache = _hub_cache(environment)
+    cache = hub_folder(environment, Path.home()).expanduser()
     token = "HF_TOKEN" if environment.get("HF_TOKEN") else "a file" if _token_file(environment) else "none"
     facts = {"endpoint": address, "offline": offline, "cache": str(cache), "token": token}
     found = [good("hub", f"{address}, cache {cache}, token: {token}", **facts)]
@@ -62,15 +63,8 @@ def hub(environment: Mapping[str, str] = os.environ) -> list[Finding]:
     return found
 
 
-def _hub_cache(environment: Mapping[str, str]) -> Path:
-    home = environment.get("HF_HOME") or os.path.join(
-        environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
-    )
-    return Path(environment.get("HF_HUB_CACHE") or os.path.join(home, "hub")).expanduser()
-
-
 def _token_file(environment: Mapping[str, str]) -> bool:
-    path = environment.get("HF_TOKEN_PATH") or str(_hub_cache(environment).parent / "token")
+    path = environment.get("HF_TOKEN_PATH") or str(hub_folder(environment, Path.home()).parent / "token")
     return os.path.isfile(os.path.expanduser(path))
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from edgespec.commands.table import table
 from edgespec.errors import ModelFileError
-from edgespec.pairs.check import check_pair
+from edgespec.pairs.check import check_pair, header_told
 from edgespec.pairs.found import name_of
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.store import open_store, store_told
 from edgespec_models.gguf.facts import why_not_usable
-from edgespec_models.gguf.header import HeaderError, read_file, split_names
+from edgespec_models.gguf.header import read_file, split_names
 from edgespec_models.shelf.found import FoundModel, find_models, find_pairs
 from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
@@ -116,9 +116,7 @@ def _fitting(target: InstalledModel, found: list[FoundModel]) -> InstalledModel 
 
 
 def _check_alone(path: Path) -> None:
-    try:
+    with header_told():
         reason = why_not_usable(read_file(path))
-    except HeaderError as error:
-        raise ModelFileError(str(error)) from None
     if reason:
         raise ModelFileError(reason)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from edgespec.commands.plan.stub import write_stub
 from edgespec.errors import EdgeSpecError, UnknownPlaceError
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.settings import PairSettings
@@ -46,11 +45,29 @@ def need_of_projector(projector: Chosen | None) -> Need | None:
     return Need({RAM: Parts(weights=projector.size)}, 0, "formula") if projector else None
 
 
-def suitable(heads: Sequence[Sequence[Header]], settings: PairSettings | None = None) -> int:
-    """Returns how well models suit this machine: 0 if they do not fit, 1 if layers of the target have to lie
-    in main memory beside a graphics card or the context is short, else 2. Experts may lie there."""
-    fit = fit_of_heads(heads[0], heads[1] if len(heads) > 1 else None, settings)
+def suitable(
+    heads: Sequence[Sequence[Header]],
+    projector: Chosen | None = None,
+    settings: PairSettings | None = None,
+) -> int:
+    """Returns how well models suit this machine beside a projector: 0 if they do not fit, 1 if layers of the
+    target (not its experts) must lie in main memory beside a graphics card or the context is short, else 2.
+    """
+    fit = fit_of_heads(heads[0], heads[1] if len(heads) > 1 else None, settings, need_of_projector(projector))
     if fit is None or not fit.fits:
         return 2 if fit is None else 0
     useful = min(USEFUL_N_CTX, heads[0][0].of_architecture("context_length") or USEFUL_N_CTX)
     return 2 if fit.choice.n_gpu_layers == ALL and fit.choice.n_ctx >= useful else 1
+
+
+def write_stub(folder: Path, name: str, headers: Sequence[Header]) -> Path:
+    """Writes sparse files of the full sizes; returns the first. They take no more disk than the headers."""
+    paths = [folder / f"{name}.gguf"]
+    if len(headers) > 1:
+        n = len(headers)
+        paths = [folder / f"{name}-{i:05d}-of-{n:05d}.gguf" for i in range(1, n + 1)]
+    for path, header in zip(paths, headers, strict=True):
+        path.write_bytes(header.raw)
+        with open(path, "r+b") as file:
+            file.truncate(max(len(header.raw), header.file_size or 0))
+    return paths[0]

@@ -8,7 +8,6 @@ import numpy as np
 
 from edgespec.commands.plan.rates import ByRows, Rate, Rates
 from edgespec.errors import PlanError
-from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import Head, head_of
@@ -33,11 +32,6 @@ class ModelCost:
 
     seconds: dict[int, float]
     busy: float = 0.0  # cores that other programs kept busy while the machine was measured
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether other programs made it look more expensive than it is."""
-        return self.busy >= BUSY_CORES
 
 
 def guessing_head(target: Sequence[Header], draft: Sequence[Header] | None) -> Head | None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 from edgespec.commands.plan.model_cost import ModelCost, Places, guessing_head, head_cost, model_cost
 from edgespec.commands.plan.rates import OnStage, Rates
-from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import from_measured
 from edgespec.core.pace.row_costs import QUANTISED
 from edgespec.core.pace.worth import best_length
@@ -18,6 +17,7 @@ from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import PlanError
 from edgespec.pairs.placement import MAIN_MEMORY, Placement, place_of
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.fit.allotment import ALL, ModelName
 from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM
@@ -66,7 +66,7 @@ class PairPlan:
     @property
     def disturbed(self) -> bool:
         """Whether that made it look slower than it is."""
-        return any(cost.disturbed for cost in (self.target, self.draft) if cost)
+        return self.busy >= BUSY_CORES
 
 
 def plan_pair(
@@ -78,42 +78,14 @@ def plan_pair(
     acceptances: Sequence[float] = (0.6, 0.8),
     on_stage: OnStage = lambda text: None,
     anew: bool = False,
+    kept_only: bool = False,
 ) -> PairPlan:
     """Returns how fast a pair would run, measuring in some seconds what is unknown.
 
     target, draft: the headers of all parts of each file. fit: where they would lie; None: all of them where
     the settings put layers. acceptances: of one guess, each 0 to 1. anew: measure again what is known.
-    Raises PlanError.
+    kept_only: measure nothing. Raises PlanError.
     """
-    return _planned(target, draft, settings, fit, acceptances, on_stage=on_stage, anew=anew)
-
-
-def kept_plan(
-    target: Sequence[Header],
-    draft: Sequence[Header] | None,
-    settings: PairSettings | None = None,
-    *,
-    fit: Fit | None = None,
-    acceptances: Sequence[float] = (0.6, 0.8),
-) -> PairPlan | None:
-    """Returns the plan of a pair if this machine was measured before; None if not, or if none can be made."""
-    try:
-        return _planned(target, draft, settings, fit, acceptances, kept_only=True)
-    except PlanError:
-        return None
-
-
-def _planned(
-    target: Sequence[Header],
-    draft: Sequence[Header] | None,
-    settings: PairSettings | None,
-    fit: Fit | None,
-    acceptances: Sequence[float],
-    *,
-    on_stage: OnStage = lambda text: None,
-    anew: bool = False,
-    kept_only: bool = False,
-) -> PairPlan:
     settings = replace(settings or PairSettings(), n_gpu_layers=ALL)
     alone = replace(settings, rpc=(), tensor_split=())  # a draft stays on this machine
     found = [
@@ -129,6 +101,21 @@ def _planned(
     elif draft:
         drafting = model_cost(draft, beside)
     return _plan(costs, drafting, acceptances, head)
+
+
+def kept_plan(
+    target: Sequence[Header],
+    draft: Sequence[Header] | None,
+    settings: PairSettings | None = None,
+    *,
+    fit: Fit | None = None,
+    acceptances: Sequence[float] = (0.6, 0.8),
+) -> PairPlan | None:
+    """Returns the plan of a pair if this machine was measured before; None if not, or if none can be made."""
+    try:
+        return plan_pair(target, draft, settings, fit=fit, acceptances=acceptances, kept_only=True)
+    except PlanError:
+        return None
 
 
 def places(
@@ -161,7 +148,8 @@ def _plan(
 
 
 def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | None) -> SpeedAtAcceptance:
-    prices = _table(target).prices(LARGEST_PLANNED) + ROUND_S
+    # the build's kind matters only past the largest measured size
+    prices = from_measured(QUANTISED, target.seconds).prices(LARGEST_PLANNED) + ROUND_S
     longest = min(
         LONGEST_DRAFT, LARGEST_PLANNED - 1, head.longest if head and head.longest else LONGEST_DRAFT
     )
@@ -170,8 +158,3 @@ def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | 
     at_once = head is not None and head.kind == "dflash"  # all guesses take one evaluation
     gain, length = best_length(reach, prices, 0.0, -guess) if at_once else best_length(reach, prices, guess)
     return SpeedAtAcceptance(acceptance, gain / float(prices[1]), length)
-
-
-def _table(cost: ModelCost) -> CostTable:
-    """Returns the costs in the controller's format."""
-    return from_measured(QUANTISED, cost.seconds)  # it matters only past the largest measured size

@@ -27,7 +27,7 @@ from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec_models.gguf.number_formats import FORMATS, n_bytes
 from edgespec_models.gguf.uniform import shapes, write_uniform
 from edgespec_models.kept_file import write_whole
-from edgespec_models.shelf.room import no_room
+from edgespec_models.shelf.sizes import no_room
 
 FORMAT = 3  # of what is kept; others are ignored
 BUDGET_S = 3.0  # of evaluations of one model
@@ -48,11 +48,6 @@ class Rate:
 
     seconds: ByRows
     busy: float = 0.0
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether other programs made it look more expensive than it is."""
-        return self.busy >= BUSY_CORES
 
 
 class Rates:
@@ -108,7 +103,7 @@ class Rates:
         found = self._known.get(name) or (None if self._anew else self._kept(name))
         if self._kept_only and found is None:
             raise PlanError(f"{name} was not measured here")
-        if found is None or (found.disturbed and name not in self._known and not self._kept_only):
+        if found is None or (found.busy >= BUSY_CORES and name not in self._known and not self._kept_only):
             self._on_stage(f"measuring {name} on this machine")
             others = Others()
             found = Rate(measure(), others.cores())

@@ -166,7 +166,7 @@ def _with_its_head(hub: Hub, wanted: Order, memory: int) -> Order:
         own, why_not = own_head(plan.heads[0])
         if own and not why_not:
             return alone
-        head, _ = head_for(hub, plan.target, plan.headers[0])
+        head = head_for(hub, plan.target, plan.headers[0])
     except (HubError, HeaderError):  # errors are reported for the pair as it is
         return wanted
     if head is None:
@@ -235,10 +235,8 @@ def _carry_out(pull: Pull, plan: PullPlan) -> int:
         line.end()
         _say(f"stopped; {size_text(done)} are kept: the same command resumes")
         return INTERRUPTED
-    except BaseException:
+    finally:
         line.end()
-        raise
-    line.end()
     return _installed(pair)
 
 

@@ -10,18 +10,22 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from edgespec.commands import flags
-from edgespec.commands.serve.flags import add_defaults, add_endpoint, add_engine, add_safety
-from edgespec.commands.serve.listening import addresses, in_ollamas_place, listening, refuse_strangers
+from edgespec.commands.serve.flags import add_all
+from edgespec.commands.serve.listening import (
+    addresses,
+    in_ollamas_place,
+    listening,
+    refuse_strangers,
+)
 from edgespec.commands.serve.settings_in_force import SettingsInForce
 from edgespec.core.values import FREE, DrafterName
 from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
 from edgespec.sampling.settings import IN_FILE, Sampling
+from edgespec.server.announcing import ParentProcess
 from edgespec.server.logs import say, set_up
 from edgespec.server.pairs import Pairs
-from edgespec.server.parent_process import ParentProcess
 from edgespec.server.settings import PROGRAMS, RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import config
@@ -39,13 +43,8 @@ LONGEST_KEYS = 2**16  # characters of a file of keys
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Adds the flags of the endpoint; the command line adds the model's."""
-    add_endpoint(command)
-    add_engine(command)
-    add_defaults(command)
-    add_safety(command)
-    flags.add_model(command, pair_flag=False, media=True)
-    flags.add_template(command)
+    """Adds the flags."""
+    add_all(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -87,7 +86,7 @@ async def _serve(
         say(f"using the settings in {file.path}")
     worker = Supervisor(load, most=settings.models_max, tell=say)
     ended = _cancelled_by_sigterm()
-    worker.first.begin()
+    worker.start()
     try:
         from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
 
@@ -99,7 +98,7 @@ async def _serve(
             say("stopped before the model was loaded")
             return 0
         raise
-    code: int = await web.serve(worker, listeners, load, settings, pairs, parent, lock, file)
+    code: int = await web.serve(worker, listeners, settings, pairs, parent, lock, file)
     return code
 
 
@@ -141,7 +140,9 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         embed=_pooling_model(arguments.embed, "--embed") if arguments.embed else None,
         rerank=_pooling_model(arguments.rerank, "--rerank") if arguments.rerank else None,
         hosts=frozenset([*arguments.allowed_host, *addresses(arguments.host)]),
-        media_hosts=frozenset(filter(None, map(str.strip, arguments.media_url_hosts.lower().split(",")))),
+        media_hosts=frozenset(
+            filter(None, map(str.strip, (arguments.media_url_hosts or "").lower().split(",")))
+        ),
         origins=tuple(origin.rstrip("/") for origin in arguments.cors_origin + [PROGRAMS] * arguments.ollama),
         max_body=arguments.max_body * 2**20,
         request_s=arguments.max_seconds,

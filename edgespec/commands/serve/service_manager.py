@@ -35,7 +35,7 @@ async def keep_told(worker: Supervisor) -> None:
 
     While a model loads, or none is loaded, nobody needs to hear the engine: that is the supervisor's care.
     """
-    settled = asyncio.ensure_future(worker.first.settled.wait())
+    settled = asyncio.ensure_future(worker.settled.wait())
     while not (await asyncio.wait({settled}, timeout=LOADING_S))[0]:
         tell(f"EXTEND_TIMEOUT_USEC={round(4e6 * LOADING_S)}")  # large models take longer than it waits
     if worker.current.about is None:

@@ -29,16 +29,16 @@ def default_file() -> Path | None:
 
 
 def flags_in(path: Path, command: argparse.ArgumentParser, *, model: bool) -> list[str]:
-    """Returns the file's content, as flags of `command`. model: include the model.
-
-    Raises SettingError with the key that is wrong.
-    """
+    """Returns the content as flags of `command`. model: with those of the model. Raises SettingError."""
     flags: list[str] = []
+    pair = next((action for action in command._actions if action.dest == "pair"), None)
+    actions = command._option_string_actions | ({"--pair": pair} if pair else {})
     for key, value in _read(path).items():
         name = key.replace("_", "-")
-        action = _action(command, name)
+        action = actions.get(_flag(name))
         if action is None or name in NOT_HERE:
-            known = ", ".join(sorted(set(_names(command)) - set(NOT_HERE)))
+            names = {flag.lstrip("-") for flag in actions if flag.startswith("--") or flag == "-n"}
+            known = ", ".join(sorted(names - set(NOT_HERE)))
             raise SettingError(f"{path}: there is no setting {key!r}; there are {known}")
         if model or name not in OF_MODEL:
             flags += _said(path, key, name, value, action)
@@ -52,25 +52,15 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise SettingError(f"--config {path} is not TOML: {error or 'it is nested too deeply'}") from None
 
 
-def _names(command: argparse.ArgumentParser) -> list[str]:
-    flags = [flag for action in command._actions for flag in action.option_strings]
-    return ["pair", *(flag.lstrip("-") for flag in flags if flag.startswith("--") or flag == "-n")]
-
-
-def _action(command: argparse.ArgumentParser, name: str) -> argparse.Action | None:
-    """Returns what parses a setting: a flag, or the name of a pair."""
-    wanted = {f"--{name}", "-n"} if name == "n" else {f"--{name}"}
-    for action in command._actions:
-        if wanted & set(action.option_strings) or (name == "pair" and action.dest == "pair"):
-            return action
-    return None
+def _flag(name: str) -> str:
+    return "-n" if name == "n" else f"--{name}"
 
 
 def _said(path: Path, key: str, name: str, value: object, action: argparse.Action) -> list[str]:
     def wrong(wanted: str) -> SettingError:
         return SettingError(f"{path}: {key} is {value!r}: it must be {wanted}")
 
-    flag = "-n" if name == "n" else f"--{name}"
+    flag = _flag(name)
     if action.nargs == 0:
         if not isinstance(value, bool):
             raise wrong("true or false")

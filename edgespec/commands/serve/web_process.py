@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import os
 import signal
 import socket
 import time
@@ -13,20 +14,19 @@ import uvicorn
 from sse_starlette.sse import AppStatus
 from starlette.types import ASGIApp
 
-from edgespec.chat.renderer import RENDERER
+from edgespec.chat.template import RENDERER
+from edgespec.client.state_file import ServerState, digest
 from edgespec.commands.serve.connections import AT_ONCE, Connection, room_for_connections
 from edgespec.commands.serve.ending import StoppableServer
 from edgespec.commands.serve.listening import refuse_strangers
 from edgespec.commands.serve.service_manager import keep_told, tell
 from edgespec.commands.serve.settings_in_force import SettingsInForce
-from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError
-from edgespec.server.announcing import Announcer, first_state
+from edgespec.server.announcing import Announcer, ParentProcess
 from edgespec.server.app import WebApp, make_app
 from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs
-from edgespec.server.parent_process import ParentProcess
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
@@ -39,7 +39,6 @@ LAST_WORDS_S = 2.0  # how long programs attached to a private engine have to rea
 async def serve(
     worker: Supervisor,
     listeners: list[socket.socket],
-    load: LoadRequest,
     settings: ServerSettings,
     pairs: Pairs,
     parent: ParentProcess | None,
@@ -53,8 +52,8 @@ async def serve(
     AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
     Connection.most = room_for_connections()
     host, port = listeners[0].getsockname()[:2]
-    private, template = parent is not None, settings.chat_template
-    state = first_state(load, pairs, host=host, port=port, private=private, template=template)
+    template = digest(settings.chat_template) if settings.chat_template else ""
+    state = ServerState(host, port, os.getpid(), "", private=parent is not None, template=template)
     embeddings, reranker = Embeddings(settings.embed), Reranker(settings.rerank)
     for beside in (embeddings, reranker):
         beside.keep(settings.idle_s)
@@ -137,7 +136,7 @@ def _how(app: ASGIApp) -> uvicorn.Config:
 
 async def _end_unless_loaded(worker: Supervisor, server: StoppableServer) -> None:
     """Ends the server if what it was started with cannot be loaded."""
-    await worker.first.settled.wait()
+    await worker.settled.wait()
     server.should_exit = server.should_exit or not worker.current.about
 
 
@@ -145,5 +144,5 @@ async def _end_with(parent: ParentProcess, server: StoppableServer) -> None:
     """Ends the server when its parent has gone; requests in progress learn why."""
     await parent.gone()
     sentence = "the program that started this engine has ended, so the engine ended too"
-    reason = Refusal(503, sentence, type="unavailable_error", code="server_ended")
+    reason = Refusal(503, sentence, code="server_ended")
     await server.end_now(reason, LAST_WORDS_S)

@@ -1,4 +1,4 @@
-"""How long checks may take, and how much that allows on this machine."""
+"""How much is checked: the prompts that fit, how long checks may take, and what that allows here."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgespec.commands.prompts import TokenizedPrompt
+from edgespec.commands.prompts import built_in, fitting
 from edgespec.commands.verify.equality import REACH
 from edgespec.core.loop import Want
 from edgespec.engine.pair import Pair
+from edgespec.errors import SettingError
 
 LEAST_TOKENS, MOST_TOKENS = 8, 48  # of a text
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much
@@ -79,3 +81,19 @@ def text_plan(speed: TargetSpeed, prompts: Sequence[TokenizedPrompt], seconds: f
         if tokens >= MOST_TOKENS / 2:
             break
     return int(min(MOST_TOKENS, max(LEAST_TOKENS, tokens))), each
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizedPrompt:
+    """A text to continue."""
+
+    kind: str  # of task: code, chat, ...
+    tokens: NDArray[np.int32]  # (n,)
+
+
+def fitting_prompts(pair: Pair, n_tokens: int) -> list[TokenizedPrompt]:
+    """Returns the built-in prompts that leave room for `n_tokens` in the context; SettingError if none do."""
+    found, tokens = fitting(pair, built_in(), n_tokens + 2)
+    if not found:
+        raise SettingError(f"the context of {pair.n_ctx:,} tokens has no room for a text: raise --ctx")
+    return [TokenizedPrompt(prompt.kind, tokens[prompt.name]) for prompt in found]

@@ -17,11 +17,20 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.commands import flags
-from edgespec.commands.bench.record import check_writable, write
+from edgespec.commands.bench.report import check_writable, write
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
-from edgespec.commands.prompts import built_in, fitting_prompts
+from edgespec.commands.prompts import built_in
 from edgespec.commands.status_line import StatusLine
-from edgespec.commands.verify.budget import LEAST_TOKENS, Deadline, Progress, TargetSpeed, measured, text_plan
+from edgespec.commands.verify.budget import (
+    LEAST_TOKENS,
+    Deadline,
+    Progress,
+    TargetSpeed,
+    fitting_prompts,
+    measured,
+    text_plan,
+)
 from edgespec.commands.verify.report import Report
 from edgespec.commands.verify.samples import ChiSquare, check_distribution, sampling_for, telling_prompt
 from edgespec.commands.verify.texts import GREEDY, SEEDED, Way, check_batches, compare_texts
@@ -58,10 +67,7 @@ def run_checks(
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: Progress = lambda what, done, total: None,
 ) -> Report:
-    """Does all checks; after a cancellation the report has the results so far.
-
-    started: when the time began to run, on `clock`.
-    """
+    """Does all checks, or those before a cancellation. started: when the time began to run, on `clock`."""
     started = clock() if started is None else started
     end = started + 0.97 * effort.seconds
     watch = Deadline(clock, end, end, cancelled)
@@ -132,19 +138,20 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `verify` has beside those of the model."""
     command.set_defaults(drafter="auto", draft_length=None)
     group = command.add_argument_group("verifying")
-    limit = f"total time limit ({SECONDS:.0f})"
-    figures = "write every figure to FILE; without FILE, print them"
-    group.add_argument("--seconds", type=float, default=SECONDS, metavar="S", help=limit)
-    group.add_argument("--json", nargs="?", const="-", metavar="FILE", help=figures)
-    group.add_argument("--rng-seed", type=int, metavar="N", help="repeat the random draws of an earlier run")
+    add_flags(group, {f"--seconds S {SECONDS}": f"total time limit ({SECONDS:.0f})"})
+    group.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE",
+        help="write every figure to FILE; without FILE, print them",
+    )
+    add_flags(group, {"--rng-seed N": "repeat the random draws of an earlier run"})
     flags.add_model(command)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the checks and prints the report; returns the exit code.
-
-    0: lossless. 1: not, or an error. 3: not everything could be checked. 130: stopped.
-    """
+    """Runs the checks and prints the report; returns the exit code (`DESCRIPTION`; 130: stopped)."""
     started = time.perf_counter()
     if not 1 <= arguments.seconds <= 86_400:
         raise SettingError(f"--seconds is {arguments.seconds:g}: it must be from 1 to 86400")
@@ -156,18 +163,19 @@ def run(arguments: argparse.Namespace) -> int:
     rng_seed = arguments.rng_seed
     if rng_seed is None:
         rng_seed = int(np.random.default_rng().integers(10**6))
-    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt, StatusLine() as line:
-        report = run_checks(
-            pair,
-            Effort(arguments.seconds),
-            rng_seed=rng_seed,
-            started=started,
-            cancelled=interrupt,
-            on_progress=_Shown(line, started, arguments.seconds),
-        )
-    if interrupt.asked:
-        print("edgespec: stopped, so nothing is decided", file=sys.stderr)
-        return INTERRUPTED
+    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
+        with StatusLine() as line:
+            report = run_checks(
+                pair,
+                Effort(arguments.seconds),
+                rng_seed=rng_seed,
+                started=started,
+                cancelled=interrupt,
+                on_progress=_shown(line, started, arguments.seconds),
+            )
+        if interrupt.asked:
+            print("edgespec: stopped, so nothing is decided", file=sys.stderr)
+            return INTERRUPTED
     if arguments.json != "-":
         print("\n".join(report.lines(min(100, shutil.get_terminal_size().columns))))
     if file:
@@ -177,16 +185,16 @@ def run(arguments: argparse.Namespace) -> int:
     return report.exit_code
 
 
-class _Shown:
-    """Shows progress in a line, ten times a second at most."""
+def _shown(line: StatusLine, started: float, seconds: float) -> Progress:
+    """Returns what shows progress on a line, ten times a second at most."""
+    at = 0.0
 
-    def __init__(self, line: StatusLine, started: float, seconds: float) -> None:
-        self._line, self._started, self._seconds, self._at = line, started, seconds, 0.0
-
-    def __call__(self, what: str, done: int, total: int) -> None:
+    def show(what: str, done: int, total: int) -> None:
+        nonlocal at
         now = time.perf_counter()
-        if now - self._at < 0.1 and done < total:
-            return
-        self._at = now
-        spent = f"{now - self._started:.0f} s of {self._seconds:.0f} s at most"
-        self._line.show(f"{what}: {done:,} of {total:,}; {spent}")
+        if now - at >= 0.1 or done >= total:
+            at = now
+            spent = f"{now - started:.0f} s of {seconds:.0f} s at most"
+            line.show(f"{what}: {done:,} of {total:,}; {spent}")
+
+    return show

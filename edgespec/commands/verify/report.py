@@ -175,30 +175,22 @@ class Report:
         if not self.batches:
             return f"{name}: not compared, for lack of time or context.", []
         same, n = sum(s.identical for s in self.batches), len(self.batches)
-        told = (
-            "the same bytes" if same == n else "never the same bytes" if not same else "partly the same bytes"
-        )
+        how_often = "" if same == n else "partly " if same else "never "
         body = []
         for held in dict.fromkeys(s.held for s in self.batches):
             here = sorted((s for s in self.batches if s.held == held), key=lambda s: s.size)
             equal = ", ".join(str(s.size) for s in here if s.identical) or "none"
             other = ", ".join(str(s.size) for s in here if not s.identical)
-            body.append(
-                f"After {held} tokens: identical for batches of {equal}"
-                + (
-                    f"; not for {other} (up to {max(s.logits_differ for s in here):.2g} in a logit)"
-                    if other
-                    else ""
-                )
-                + "."
-            )
+            worst = max(s.logits_differ for s in here)
+            unlike = f"; not for {other} (up to {worst:.2g} in a logit)" if other else ""
+            body.append(f"After {held} tokens: identical for batches of {equal}{unlike}.")
         if same < n:
             body.append(
                 "This is information, not an error: where the bytes differ, two almost equal tokens may "
                 "swap places. A logit's standard deviation here is "
                 f"{self.spread:.2g}; a difference past {BELIEVABLE * self.spread:.2g} would be an error."
             )
-        return f"{name}: {told}.", body
+        return f"{name}: {how_often}the same bytes.", body
 
 
 def _counted(n: int, what: str) -> str:

@@ -2,13 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.commands.prompts import TokenizedPrompt
-from edgespec.commands.verify.budget import Deadline, Progress, TargetSpeed
+from edgespec.commands.verify.budget import Deadline, Progress, TargetSpeed, TokenizedPrompt
 from edgespec.commands.verify.equality import largest_difference
 from edgespec.commands.verify.goodness import (
     LEAST,
@@ -20,19 +19,20 @@ from edgespec.commands.verify.goodness import (
     total_variation,
     visible,
 )
-from edgespec.commands.verify.row_memory import RowMemory
 from edgespec.commands.verify.texts import Way
-from edgespec.core.loop import Want
+from edgespec.core.loop import Rows, Want
 from edgespec.core.request import Request
 from edgespec.core.values import ModelName
 from edgespec.engine.pair import Pair
 from edgespec.errors import EngineError
+from edgespec.llama.heads.guessing import DraftContext
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 
 WIDE = Sampling(temperature=1.0, top_k=8, top_p=0.98, min_p=0.02)  # few sequences, and none too rare
 NARROW = Sampling(temperature=1.0, top_k=3, top_p=1.0, min_p=0.0)  # fewer still, for slow models
 FEW = 5000  # evaluations in the available time, below which a model counts as slow
 FIRST = 3  # tokens whose distribution is tested: the first is plain, the others are drafted
+KEPT = 256  # logits kept of a row, its largest: rows of a large vocabulary would fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,48 @@ class ChiSquare:
     @property
     def passed(self) -> bool:
         return self.p_value >= self.false_alarm
+
+
+class RowMemory:
+    """Wraps a context and answers from memory what was asked before: the same tokens in one shape.
+
+    So thousands of samples cost a slow model no more than their different prefixes. What is
+    asked the first time is evaluated in the very shape it would have without the memory. Logits
+    past the `KEPT` largest come out as -inf, always: for samplers with a top-k below that.
+    """
+
+    def __init__(self, context: DraftContext) -> None:
+        self._context = context
+        self.evaluated = context.evaluated
+        self._known: dict[tuple[bytes, tuple[int, ...], int], list[tuple[NDArray[np.intp], Rows]]] = {}
+
+    def missing(self, want: Want) -> int:
+        """Returns how many tokens the context itself would evaluate."""
+        return self._context.missing(want)
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        """Answers like the context; the rows stay valid."""
+        return [self._score(want) for want in wants]
+
+    def _score(self, want: Want) -> Rows:
+        key = want.tokens.tobytes(), want.tail, want.rows
+        if key not in self._known:
+            before = want.tokens[: want.tokens.size + len(want.tail) - want.rows]
+            held = self._context.held()
+            if before.size and not np.array_equal(held[: before.size], before):
+                self._context.score([Want(before)])  # what the loop had evaluated by now
+            rows = self._context.score([want])[0]
+            self.evaluated = self._context.evaluated
+            self._known[key] = [(ids := _largest(row), row[ids]) for row in rows]
+        rows = np.full((want.rows, self._context.n_vocab), -np.inf, np.float32)
+        for row, (ids, logits) in zip(rows, self._known[key], strict=True):
+            row[ids] = logits
+        return rows
+
+
+def _largest(row: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Returns the ids of the KEPT largest logits, in no order."""
+    return np.argpartition(row, -KEPT)[-KEPT:] if row.size > KEPT else np.arange(row.size)
 
 
 @dataclass(slots=True)
@@ -122,7 +164,7 @@ def check_distribution(
     if watch.cancelled() or not sequences:
         return None
     n = len(sequences)
-    tree = _Tree(pair, prompt, sampling, memories["target"], way.length or 4)
+    tree = _Tree(prompt, Sampler(sampling, pair.target.n_vocab), memories["target"], way.length or 4)
     prefixes = max(watch.left, 1.0) / (2 * speed.token)  # that there is time to evaluate, in both shapes
     least = max(LEAST, n * min(0.05, 2 / prefixes))  # at most 1 / share of each length are looked into
     cells = expected_cells(tree.plain, FIRST, n, pair.target.end_tokens, least=least)
@@ -149,16 +191,11 @@ def check_distribution(
 class _Tree:
     """The model's own distribution after a prompt, token by token and in the batches of speculation."""
 
-    pair: Pair
     prompt: TokenizedPrompt
-    sampling: Sampling
+    sampler: Sampler
     memory: RowMemory
     k: int
     logits_differ: float = 0.0
-    sampler: Sampler = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sampler = Sampler(self.sampling, self.pair.target.n_vocab)
 
     def _one(self, prefix: Prefix) -> NDArray[np.float32]:
         tokens = np.concatenate([self.prompt.tokens, np.array(prefix, np.int32)])

@@ -6,13 +6,12 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from edgespec.commands.prompts import TokenizedPrompt, built_in
-from edgespec.commands.verify.budget import MOST_TOKENS, Deadline, Progress, TargetSpeed
+from edgespec.commands.prompts import built_in
+from edgespec.commands.verify.budget import MOST_TOKENS, Deadline, Progress, TargetSpeed, TokenizedPrompt
 from edgespec.commands.verify.equality import BatchShape, Difference, batch_shapes, difference, output
 from edgespec.core.request import Request
 from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
-from edgespec.llama.context import ContextSettings
 from edgespec.sampling.sampler import Sampling
 
 GREEDY = Sampling(temperature=0)
@@ -44,15 +43,8 @@ PLAIN = Way("none")
 def ways(pair: Pair) -> tuple[Way, ...]:
     """Returns the ways of drafting that texts are compared with: the default one, and fixed lengths."""
     lookup = (Way("auto"), Way("lookup", 4), Way("auto", 8), Way("lookup", 1), Way("lookup", 12))
-    model = (
-        Way("model", 4),
-        Way("auto"),
-        Way("model", 1),
-        Way("auto", 8),
-        Way("model", 12),
-        Way("lookup", 4),
-    )
-    return model if "draft" in pair.contexts else lookup
+    model = (Way("model", 4), Way("auto"), Way("model", 1), Way("auto", 8), Way("model", 12))
+    return (*model, Way("lookup", 4)) if "draft" in pair.contexts else lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +59,6 @@ class Comparison:
     drafted: int
     accepted: int
     difference: Difference | None
-
-
-def checking_settings(pair: Pair, prompts: Sequence[TokenizedPrompt]) -> ContextSettings:
-    """Returns the settings of the target's context, with room for no more than the checks evaluate."""
-    room = max(prompt.tokens.size for prompt in prompts) + MOST_TOKENS + 64
-    settings = pair.contexts["target"].settings
-    return replace(settings, n_ctx=min(settings.n_ctx, room))
 
 
 def compare_texts(
@@ -92,7 +77,10 @@ def compare_texts(
     Begins no prompt that would take longer than there is time. Sampling at a temperature is coupled, each
     prompt with a seed of its own.
     """
-    settings, turns, longest = checking_settings(pair, prompts), cycle(ways(pair)), 0.0
+    room = max(prompt.tokens.size for prompt in prompts) + MOST_TOKENS + 64  # for what is replayed
+    settings = pair.contexts["target"].settings
+    settings = replace(settings, n_ctx=min(settings.n_ctx, room))
+    turns, longest = cycle(ways(pair)), 0.0
     what = "greedy texts" if sampling.temperature == 0 else "seeded texts"
     expected = (1 + each) * speed.read * prompts[0].tokens.size + (1 + 3 * each) * speed.token * n_tokens
     for i, prompt in enumerate(prompts):

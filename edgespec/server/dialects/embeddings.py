@@ -1,4 +1,4 @@
-"""Embeddings in the formats of OpenAI and llama-server."""
+"""Embeddings and ranks, as OpenAI, llama-server, Jina (Cohere) and text-embeddings-inference have them."""
 
 import asyncio
 import base64
@@ -10,15 +10,14 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, Field, StrictInt, StrictStr
+from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.fields import Listed
-from edgespec.server.embeddings import Embeddings, Text
+from edgespec.server.dialects.fields import Listed, TokenId
+from edgespec.server.embeddings import Embeddings, Reranker, Text
 from edgespec.server.refusal import missing
 
 ROWS = 8  # vectors that are written at once
-TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Input = StrictStr | Listed[TokenId] | Listed[StrictStr] | Listed[Listed[TokenId]]
 
 
@@ -34,7 +33,7 @@ class EmbeddingRequest(BaseModel):
         """Returns the texts one by one; raises Refusal for none."""
         given = self.content if self.input is None else self.input
         if given is None:
-            raise missing("input is missing: give a text", "input")
+            raise missing("input", "input is missing: give a text")
         return texts_of(given)
 
 
@@ -44,17 +43,30 @@ def texts_of(given: Any) -> list[Text]:
     return [given] if single else list(given)
 
 
-class EmbeddingDialect:
-    """Answers clients of embeddings."""
+class RerankRequest(BaseModel):
+    """POST /v1/rerank. texts, instead of documents: a client of text-embeddings-inference."""
 
-    def __init__(self, embeddings: Embeddings) -> None:
-        self.embeddings = embeddings
+    query: StrictStr
+    documents: Listed[StrictStr] = []
+    texts: Listed[StrictStr] | None = None
+    top_n: Annotated[StrictInt, Field(ge=0)] | None = None
+    return_text: StrictBool = False
+
+
+class EmbeddingDialect:
+    """Answers clients of embeddings, and of rerankers as llama-server does."""
+
+    def __init__(self, embeddings: Embeddings, reranker: Reranker) -> None:
+        self.embeddings, self.reranker = embeddings, reranker
 
     def routes(self) -> APIRouter:
         """Returns the routes."""
+        ranked = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
         return checked_router(
-            ("POST", self.openai, "/v1/embeddings"),
-            ("POST", self.llama_cpp, "/embeddings", "/embedding"),
+            ("POST", "/v1/embeddings", self.openai),
+            ("POST", "/embeddings", self.llama_cpp),
+            ("POST", "/embedding", self.llama_cpp),
+            *(("POST", path, self.rank) for path in ranked),
         )
 
     async def openai(self, wanted: EmbeddingRequest) -> Response:
@@ -72,15 +84,26 @@ class EmbeddingDialect:
         found = await (await self.embeddings.embedded(wanted.texts())).shortened(wanted.dimensions)
         return in_pieces(None, ({"index": i, "embedding": [row]} for i, row in enumerate(found.vectors)), {})
 
+    async def rank(self, wanted: RerankRequest) -> Any:
+        """Says how well each document fits the query, the best first."""
+        theirs = wanted.texts is not None
+        texts, name = wanted.texts or wanted.documents, "score" if theirs else "relevance_score"
+        found = await self.reranker.embedded([(wanted.query, text) for text in texts])
+        scores = [score for (score,) in found.vectors]
+        best = sorted(range(len(texts)), key=lambda i: -scores[i])[: wanted.top_n]
+        beside = [{"text": texts[i]} if theirs and wanted.return_text else {} for i in best]
+        results = [{"index": i, name: scores[i], **more} for i, more in zip(best, beside, strict=True)]
+        usage = {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens}
+        told = {"model": self.reranker.name, "object": "list", "usage": usage, "results": results}
+        return results if theirs else told
+
     def _row(self, vector: tuple[float, ...], how: str) -> tuple[float, ...] | str:
         if how == "float":
             return vector
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-def in_pieces(
-    name: str | None, rows: Iterable[object], beside: dict[str, Any], *, at_once: int = ROWS
-) -> Response:
+def in_pieces(name: str | None, rows: Iterable[object], beside: dict[str, Any]) -> Response:
     """Returns rows as JSON, a few at a time: writing millions of numbers at once would keep others waiting.
 
     name: the field they are, after those in `beside`; None: they are all there is.
@@ -90,7 +113,7 @@ def in_pieces(
     async def pieces() -> AsyncIterator[str]:
         yield head
         left, before = iter(rows), ""
-        while some := list(islice(left, at_once)):
+        while some := list(islice(left, ROWS)):
             yield before + json.dumps(some)[1:-1]
             before = ", "
             await asyncio.sleep(0)

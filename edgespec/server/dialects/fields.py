@@ -1,6 +1,6 @@
-"""Fields of requests: those of the table of sampling settings, and lists.
+"""Kinds of fields in requests: numbers, token ids, lists, and one for each sampling setting.
 
-The validation of a list ends at its first wrong item. Otherwise one error is built for each: a list of a
+Validation of a list ends at the first wrong item: otherwise one error is built for each, and a list of a
 million zeros made a server deaf for 20 seconds.
 """
 
@@ -12,8 +12,10 @@ from pydantic import BaseModel, BeforeValidator, Field, StrictFloat, StrictInt, 
 from edgespec.sampling.settings import NUMBERS
 
 _T = TypeVar("_T")
+_M = TypeVar("_M", bound=BaseModel)
 MOST_BIASES = 2**15  # tokens; all their values are validated, wrong or not
-
+Number = StrictFloat | StrictInt
+TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Listed = Annotated[list[_T], Field(fail_fast=True)]
 
 
@@ -25,10 +27,6 @@ def _few(given: object) -> object:
 
 
 Biases = Annotated[dict[StrictStr, _T], BeforeValidator(_few)]
-
-
-Number = StrictFloat | StrictInt
-_M = TypeVar("_M", bound=BaseModel)
 
 
 def with_numbers(model: type[_M]) -> type[_M]:

@@ -57,51 +57,56 @@ class FormFields(BaseModel):
     def form(self) -> Grammar | None:
         """Returns the grammar of the answer, None for any text. Raises Refusal."""
         outputs = self.structured_outputs or StructuredOutputs()
-        made = {
+        wanted = {
             "response_format": _of_format(self.response_format),
             "json_schema": any_json_object if self.json_schema == {} else _schema(self.json_schema),
-            "grammar": self.grammar and partial(grammar_text, self.grammar),
-            "regex": self.regex and partial(Grammar, "regex", self.regex),
+            "grammar": _said(grammar_text, self.grammar),
+            "regex": _said(_of_regex, self.regex),
             "structured_outputs.json": _schema(outputs.json_),
-            "structured_outputs.regex": outputs.regex and partial(Grammar, "regex", outputs.regex),
-            "structured_outputs.choice": outputs.choice and partial(one_of, outputs.choice),
-            "structured_outputs.grammar": outputs.grammar and partial(grammar_text, outputs.grammar),
-            "structured_outputs.json_object": outputs.json_object and any_json_object,
+            "structured_outputs.regex": _said(_of_regex, outputs.regex),
+            "structured_outputs.choice": _said(one_of, outputs.choice),
+            "structured_outputs.grammar": _said(grammar_text, outputs.grammar),
+            "structured_outputs.json_object": any_json_object if outputs.json_object else None,
             "guided_json": _schema(self.guided_json),
-            "guided_regex": self.guided_regex and partial(Grammar, "regex", self.guided_regex),
-            "guided_choice": self.guided_choice and partial(one_of, self.guided_choice),
-            "guided_grammar": self.guided_grammar and partial(grammar_text, self.guided_grammar),
+            "guided_regex": _said(_of_regex, self.guided_regex),
+            "guided_choice": _said(one_of, self.guided_choice),
+            "guided_grammar": _said(grammar_text, self.guided_grammar),
         }
-        said = {name: make for name, make in made.items() if make}
-        params = [name.partition(".")[0] for name in said]
+        said = {name: how for name, how in wanted.items() if how}
         if len(said) > 1:
             sentence = f"{' and '.join(said)} are both given, but an answer has one form: leave one out"
-            raise invalid(sentence, params[1])
-        for param, make in zip(params, said.values(), strict=True):
+            raise invalid(list(said)[1].partition(".")[0], sentence)
+        for name, make in said.items():
+            param = name.partition(".")[0]
             try:
                 return make()
             except GrammarError as error:
-                raise invalid(f"{param}: {error}", param) from None
+                raise invalid(param, f"{param}: {error}") from None
         return None
 
 
-Made = Callable[[], Grammar]
+Make = Callable[[], Grammar]  # raises GrammarError
+_of_regex = partial(Grammar, "regex")
 
 
-def _of_format(format: ResponseFormat | None) -> Made | None:
+def _of_format(format: ResponseFormat | None) -> Make | None:
     if format is None or format.type == "text":
         return None
     if format.type == "json_object":
-        return any_json_object if format.schema_ is None else partial(json_schema, format.schema_)
+        return _schema(format.schema_) or any_json_object
     named = format.json_schema
     schema = format.schema_ if named is None else named.schema_
     if schema is None:
         sentence = "response_format.json_schema.schema is missing: give the schema of the answer"
-        raise missing(sentence, "response_format")
+        raise missing("response_format", sentence)
     return partial(json_schema, schema, lenient=named is not None and named.strict is False)
 
 
-def _schema(value: Schema | str | None) -> Made | None:
+def _said(make: Callable[[Any], Grammar], value: object) -> Make | None:
+    return None if value in (None, "") else partial(make, value)
+
+
+def _schema(value: Schema | str | None) -> Make | None:
     if isinstance(value, str):
         return partial(Grammar, "json_schema", value)
     return None if value is None else partial(json_schema, value)

@@ -4,11 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
-from edgespec.chat.conversation import Composed
-from edgespec.chat.forced_call import FORCED
 from edgespec.server.dialects.fields import Listed
 from edgespec.server.refusal import invalid
-from edgespec.server.turns import TurnReader
 
 SILENT = ("none", "minimal")  # efforts that mean: do not reason
 Name = Annotated[StrictStr, Field(min_length=1, max_length=256)]
@@ -85,9 +82,9 @@ class ToolFields(BaseModel):
             wanted = self.tool_choice.function.name
             functions = [function for function in functions if function.name == wanted]
             if not functions:
-                raise invalid(f"tool_choice names {wanted!r}: no tool of this name was given", "tool_choice")
+                raise invalid("tool_choice", f"tool_choice names {wanted!r}: no tool of this name was given")
         if self.tool_choice == "required" and not functions:
-            raise invalid("tool_choice is 'required', but there are no tools: give some", "tool_choice")
+            raise invalid("tool_choice", "tool_choice is 'required', but there are no tools: give some")
         return [
             {
                 "type": "function",
@@ -112,8 +109,7 @@ class ToolFields(BaseModel):
         told = {"reasoning_effort": effort} if effort and effort not in SILENT else {}
         return {**thinking, **told, **(self.chat_template_kwargs or {})}
 
-    def readers(self, composed: Composed, n: int = 1) -> list[TurnReader]:
-        """Returns a reader for each of n choices: of reasoning apart from the content, or as part of it."""
-        apart, several = self.reasoning_format != "none", self.parallel_tool_calls is not False
-        forced = composed.family is FORCED
-        return [TurnReader(composed.parser(), apart, several, forced) for _ in range(n)]
+    @property
+    def shows_thoughts_apart(self) -> bool:
+        """True if reasoning goes to `reasoning_content`, False if it stays in the content."""
+        return self.reasoning_format != "none"

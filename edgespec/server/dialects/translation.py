@@ -1,28 +1,40 @@
 """Requests of other dialects -> chat requests, validated as such."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from edgespec.server.dialects.openai.requests import ChatRequest
 
 
-class Translated(BaseModel):
-    """A request of another dialect."""
+def called(id: str, name: str | None, arguments: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a call that the assistant made."""
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
 
-    def fields(self) -> dict[str, Any]:
-        """Returns the corresponding fields of a chat request; None: not given. Raises Refusal."""
-        raise NotImplementedError
 
-    def as_chat(self) -> ChatRequest:
-        """Returns it as a chat request; raises RequestValidationError or Refusal."""
-        given = {name: value for name, value in self.fields().items() if value is not None}
-        try:
-            body = ChatRequest.model_validate(given)
-        except ValidationError as error:
-            raise RequestValidationError(
-                [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
-            ) from None
-        body.check()
-        return body
+def function(name: str | None, description: str | None, parameters: object) -> dict[str, Any]:
+    """Returns a tool."""
+    described = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": described}
+
+
+def picture(url: str) -> dict[str, Any]:
+    """Returns a picture as a part of a message."""
+    return {"type": "image_url", "image_url": {"url": url}}
+
+
+def as_chat(fields: Mapping[str, Any]) -> ChatRequest:
+    """Returns a chat request of these fields; raises RequestValidationError for what is wrong in it."""
+    given = {name: value for name, value in fields.items() if value is not None}
+    try:
+        body = ChatRequest.model_validate(given)
+    except ValidationError as error:
+        raise RequestValidationError(
+            [{**one, "loc": ("body", *one["loc"])} for one in error.errors()]
+        ) from None
+    body.check()
+    return body

@@ -19,18 +19,16 @@ import torch
 from numpy.typing import NDArray
 
 from edgespec_models.distill import device, gather, head_file, heard, start
-from edgespec_models.distill.hidden import Hidden
+from edgespec_models.distill.heard import Saying, most_said, numbers_of
+from edgespec_models.distill.hidden import Hidden, OfContext
 from edgespec_models.distill.listen import listen
 from edgespec_models.distill.model_file import About, write_draft
-from edgespec_models.distill.native import OfContext
-from edgespec_models.distill.network import Llama
+from edgespec_models.distill.network import Llama, count_parameters
 from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log, Until, Wish, minutes
 from edgespec_models.distill.round_plan import micro_of, planned, rate_of, text_tokens
-from edgespec_models.distill.saying import Saying
 from edgespec_models.distill.target_file import TargetFile, open_target
 from edgespec_models.distill.train import Student, held_out, train
-from edgespec_models.distill.words_kept import most_said, numbers_of
 from edgespec_models.kept_file import replacing, write_whole
 
 Kind = Literal["eagle3", "draft"]
@@ -106,7 +104,8 @@ def hear(
         if not gather.there(course.folder, "watched"):
             soon = begun + (until - begun) * WATCHING / LISTENING
             log(f"gathering held-out texts, {minutes(soon)}")
-            _watch(course, said(watched(speaker), 1, soon))
+            if found := list(islice(said(watched(speaker), 1, soon), WATCHED)):
+                heard.write(course.folder / "watched-0.npz", found)
         number = len(gather.there(course.folder, "heard"))
         log(f"gathering texts to train on, {minutes(until)}")
         gather.keep(
@@ -117,12 +116,6 @@ def hear(
             log=log,
             until=until,
         )
-
-
-def _watch(course: Course, texts: Iterator[heard.Heard]) -> None:
-    found = list(islice(texts, WATCHED))
-    if found:
-        heard.write(course.folder / "watched-0.npz", found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +267,7 @@ def write(course: Course, target: TargetFile, student: Student, kept: NDArray[np
     """Write the draft as a GGUF file, whole or not at all; return its path. Raises OSError."""
     made = course.folder / f"new-{course.kind}.gguf"
     name = course.target[0].stem
-    size = f"{sum(p.numel() for p in student.parameters()) / 1e6:.0f}M"
+    size = f"{count_parameters(student) / 1e6:.0f}M"
     if isinstance(student, Llama):
         about = About(f"{name} draft", f"A draft for {name}, fine-tuned on its output", size, "1")
         write_draft(student, target, made, about)

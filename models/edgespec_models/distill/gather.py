@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from edgespec_models.distill import heard
-from edgespec_models.distill.heard import Heard
+from edgespec_models.distill.heard import Heard, Saying
 from edgespec_models.distill.progress import Log, minutes
-from edgespec_models.distill.saying import Saying
 
 WIDTH = 96  # texts side by side
 CLOSE_S = 30.0

@@ -6,9 +6,9 @@ pairs (i, i + R/2), one layer called sliding with a window as long as the contex
 target's token for each of its own. gguf-py knows neither all keys nor all names, so some are written here.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,30 +16,14 @@ from edgespec_models.distill.head import HeadNetwork
 from edgespec_models.distill.model_file import (
     About,
     Array,
+    add_shape,
     array,
     copy_vocabulary,
     finish,
-    interleave,
+    of_block,
     open_writer,
 )
 from edgespec_models.distill.target_file import BLOCK, TargetFile
-
-
-def add_numbers(writer: gguf.GGUFWriter, head: HeadNetwork, blocks: int, vocab: int) -> None:
-    """Write the numbers of the architecture."""
-    s = head.shape
-    writer.add_context_length(s.context)
-    writer.add_embedding_length(s.width)
-    writer.add_block_count(blocks)
-    writer.add_feed_forward_length(s.ffn)
-    writer.add_head_count(s.heads)
-    writer.add_head_count_kv(s.kv_heads)
-    writer.add_key_length(s.head_dim)
-    writer.add_value_length(s.head_dim)
-    writer.add_rope_dimension_count(s.head_dim)
-    writer.add_rope_freq_base(s.rope_theta)
-    writer.add_layer_norm_rms_eps(s.eps)
-    writer.add_vocab_size(vocab)
 
 
 def write_mtp(
@@ -48,8 +32,7 @@ def write_mtp(
     """Write the target with the head after its last block."""
     layers, s = target.whole("block_count"), head.shape
     writer = open_writer("mimo2", about, "PSF-2.0")
-    add_numbers(writer, head, layers + 1, s.vocab)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    add_shape(writer, replace(s, layers=layers + 1))
     writer.add_uint32("mimo2.expert_feed_forward_length", 0)
     writer.add_uint32("mimo2.attention.sliding_window", 2 * s.context)  # never reached
     writer.add_array("mimo2.attention.sliding_window_pattern", [True, *[False] * (layers - 1), True])
@@ -60,32 +43,21 @@ def write_mtp(
     tensors = {"token_embd.weight": embed, "output.weight": embed}
     tensors["output_norm.weight"] = target.weight("output_norm")
     for i in range(layers):
-        tensors |= {f"blk.{i}.{name}.weight": target.weight(f"blk.{i}.{name}") for name in BLOCK}
+        tensors |= {f"blk.{i}.{name}.weight": target.weight(f"blk.{i}.{name}") for name in BLOCK.values()}
     tensors |= {f"blk.{layers}.{name}.weight": weight for name, weight in mtp_tensors(head).items()}
     finish(writer, tensors, matrices, path)
 
 
 def mtp_tensors(head: HeadNetwork) -> dict[str, Array]:
     """Name an MTP block's weights as llama.cpp does, without the number of the block."""
-    qkv = [array(w.weight) for w in (head.wq, head.wk, head.wv)]
+    found = of_block(head, interleaved=False)
     return {
         "nextn.eh_proj": array(head.fuse.weight),
         "nextn.enorm": array(head.token_norm.weight),
         "nextn.hnorm": array(head.state_norm.weight),
         "nextn.shared_head_norm": array(head.norm.weight),
-        "attn_norm": array(head.attn_norm.weight),
-        "attn_qkv": np.concatenate(qkv),
-        **after_attention(head),
-    }
-
-
-def after_attention(head: HeadNetwork) -> dict[str, Array]:
-    return {
-        "attn_output": array(head.wo.weight),
-        "ffn_norm": array(head.ffn_norm.weight),
-        "ffn_gate": array(head.gate.weight),
-        "ffn_up": array(head.up.weight),
-        "ffn_down": array(head.down.weight),
+        "attn_qkv": np.concatenate([found.pop(name) for name in ("attn_q", "attn_k", "attn_v")]),
+        **found,
     }
 
 
@@ -102,8 +74,7 @@ def write_eagle3(
     """Write the head alone; `taps` are the layers it reads, `kept` the target's tokens it may guess."""
     s = head.shape
     writer = open_writer("eagle3", about, "Apache-2.0")
-    add_numbers(writer, head, 1, len(head.embed))
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
+    add_shape(writer, replace(s, layers=1, vocab=len(head.embed)))
     writer.add_array("eagle3.target_layers", [int(layer) for layer in taps])
     writer.add_uint32("eagle3.target_hidden_size", s.width)
     writer.add_bool("eagle3.norm_before_residual", False)
@@ -113,11 +84,8 @@ def write_eagle3(
         "fc.weight": array(head.fuse.weight),
         "output.weight": array(head.output.weight),
         "output_norm.weight": array(head.norm.weight),
-        "blk.0.attn_norm.weight": array(head.token_norm.weight),
-        "blk.0.attn_norm_2.weight": array(head.state_norm.weight),
-        "blk.0.attn_q.weight": interleave(array(head.wq.weight), s.heads, s.head_dim),
-        "blk.0.attn_k.weight": interleave(array(head.wk.weight), s.kv_heads, s.head_dim),
-        "blk.0.attn_v.weight": array(head.wv.weight),
     }
-    tensors |= {f"blk.0.{name}.weight": weight for name, weight in after_attention(head).items()}
+    tensors |= {f"blk.0.{name}.weight": weight for name, weight in of_block(head).items()}
+    tensors["blk.0.attn_norm.weight"] = array(head.token_norm.weight)
+    tensors["blk.0.attn_norm_2.weight"] = array(head.state_norm.weight)
     finish(writer, tensors, matrices, path, output)

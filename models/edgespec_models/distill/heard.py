@@ -6,6 +6,7 @@ it, and the TOP most likely next tokens at temperature 1, best first (`top_ids`,
 has neither: nothing was asked after it; prompts have states only.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,3 +92,34 @@ def said(path: Path) -> int:
     """Return how many tokens of a shard the target wrote itself."""
     with np.load(path) as shard:
         return int(shard["length"].sum() - shard["prompt"].sum())
+
+
+TEMPERATURES = (0.0, 1.0, 0.7, 0.0, 0.9, 1.0, 0.0, 0.8)  # in turn, over the prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """Ask for at most `limit` tokens after a prompt."""
+
+    prompt: list[int]
+    temperature: float
+    limit: int
+    said: tuple[int, ...] = ()  # what the target wrote before: it is read, and nothing new is written
+
+
+def most_said(shards: list[Path], count: int, vocab: int) -> NDArray[np.int64]:
+    """Return the most frequent tokens, in the order of their ids; ties go to the lower id."""
+    seen: Counter[int] = Counter()
+    for shard in shards:
+        for text in read(shard):
+            seen.update(text.ids[text.prompt :].tolist())
+            seen.update(text.top_ids[:, 0].tolist())
+    order = sorted(range(vocab), key=lambda token: (-seen[token], token))
+    return np.sort(np.asarray(order[:count], np.int64))
+
+
+def numbers_of(kept: NDArray[np.int64], vocab: int) -> NDArray[np.int64]:
+    """Return the head's own number of every token of the target, -1 if it has none."""
+    numbers = np.full(vocab, -1, np.int64)
+    numbers[kept] = np.arange(len(kept))
+    return numbers

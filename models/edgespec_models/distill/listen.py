@@ -11,12 +11,11 @@ from itertools import chain
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from edgespec_models.distill import rows
-from edgespec_models.distill.heard import Heard, Ids, id_type
+from edgespec_models.distill.heard import TOP, Heard, Ids, Saying, id_type
 from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.progress import Wish
-from edgespec_models.distill.saying import Saying
 
 Row = NDArray[np.float32]
 
@@ -46,18 +45,32 @@ class TextInProgress:
 
 
 def best_of(logits: Row) -> tuple[Ids, NDArray[np.float16]]:
-    """Return the TOP most likely tokens of rows (n, V) and their probabilities, best first."""
-    ids, p = rows.best_of(torch.from_numpy(logits))
+    """Return the TOP most likely tokens of rows (n, V) and their probabilities, best first.
+
+    In torch, whose selections, exponentials and sums take a fifth of numpy's time on whole rows.
+    """
+    scores = torch.from_numpy(logits)
+    best, ids = scores.topk(TOP)
+    p = (best - scores.logsumexp(-1, keepdim=True)).exp()
     return ids.numpy().astype(id_type(logits.shape[1])), p.half().numpy()
+
+
+def draw(scores: Tensor, best: Tensor, temperatures: Tensor, noise: torch.Generator) -> Tensor:
+    """Draw a token for each row (n, V) at its temperature (n); 0 takes the best, which is given (n)."""
+    warm = (temperatures > 0).nonzero()[:, 0]
+    rows = scores[warm]
+    rows = (rows - rows.amax(-1, keepdim=True)).div_(temperatures[warm, None]).exp_().cumsum(-1)
+    level = torch.rand(len(warm), 1, generator=noise, device=scores.device) * rows[:, -1:]
+    drawn = torch.searchsorted(rows, level, right=True)[:, 0].clamp_max(scores.shape[1] - 1)
+    return best.index_copy(0, warm, drawn)
 
 
 def take(slots: list[TextInProgress], logits: Row, states: list[Row], noise: torch.Generator) -> None:
     """Give each slot its states (tokens, F), its row (n, V), and the token drawn from it."""
-    scores = torch.from_numpy(logits)
-    ids, p = rows.best_of(scores)
+    top_ids, top_p = best_of(logits)
+    best = torch.from_numpy(top_ids[:, 0].astype(np.int64))
     temperatures = torch.tensor([slot.saying.temperature for slot in slots])
-    drawn = rows.draw(scores, ids[:, 0], temperatures, noise).tolist()
-    top_ids, top_p = ids.numpy().astype(id_type(logits.shape[1])), p.half().numpy()
+    drawn = draw(torch.from_numpy(logits), best, temperatures, noise).tolist()
     for i, slot in enumerate(slots):
         slot.states.append(states[i].astype(np.float16))
         slot.top_ids.append(top_ids[i])

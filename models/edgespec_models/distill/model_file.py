@@ -13,17 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgespec_models.distill.network import Llama, Shape
-from edgespec_models.distill.target_file import TargetFile
+from edgespec_models.distill.network import Llama, NetworkBlock, Shape
+from edgespec_models.distill.target_file import BLOCK, TargetFile
 from edgespec_models.gguf.written import write_gguf
 
 Array = NDArray[np.float32]
-FILE_TYPES = {
-    "F32": gguf.LlamaFileType.ALL_F32,
-    "F16": gguf.LlamaFileType.MOSTLY_F16,
-    "Q8_0": gguf.LlamaFileType.MOSTLY_Q8_0,
-    "Q4_0": gguf.LlamaFileType.MOSTLY_Q4_0,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,22 +42,19 @@ def array(weight: Tensor) -> Array:
 
 def tensors(model: Llama) -> dict[str, Array]:
     """Name every weight as llama.cpp does; matrices are (out, in), norms are vectors."""
-
-    s = model.shape
     out = {"token_embd.weight": array(model.embed.weight), "output_norm.weight": array(model.norm.weight)}
     for i, block in enumerate(model.layers()):
-        out |= {
-            f"blk.{i}.attn_norm.weight": array(block.attn_norm.weight),
-            f"blk.{i}.attn_q.weight": interleave(array(block.wq.weight), s.heads, s.head_dim),
-            f"blk.{i}.attn_k.weight": interleave(array(block.wk.weight), s.kv_heads, s.head_dim),
-            f"blk.{i}.attn_v.weight": array(block.wv.weight),
-            f"blk.{i}.attn_output.weight": array(block.wo.weight),
-            f"blk.{i}.ffn_norm.weight": array(block.ffn_norm.weight),
-            f"blk.{i}.ffn_gate.weight": array(block.gate.weight),
-            f"blk.{i}.ffn_up.weight": array(block.up.weight),
-            f"blk.{i}.ffn_down.weight": array(block.down.weight),
-        }
+        out |= {f"blk.{i}.{name}.weight": weight for name, weight in of_block(block).items()}
     return out
+
+
+def of_block(block: NetworkBlock, *, interleaved: bool = True) -> dict[str, Array]:
+    """Name a block's weights as llama.cpp does, without its number; `interleaved`: rows of Wq and Wk are."""
+    s, found = block.shape, {theirs: array(getattr(block, ours).weight) for ours, theirs in BLOCK.items()}
+    if interleaved:
+        found["attn_q"] = interleave(found["attn_q"], s.heads, s.head_dim)
+        found["attn_k"] = interleave(found["attn_k"], s.kv_heads, s.head_dim)
+    return found
 
 
 def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
@@ -82,8 +73,8 @@ def add_shape(writer: gguf.GGUFWriter, shape: Shape) -> None:
     writer.add_vocab_size(shape.vocab)
 
 
-def open_writer(kind: str, about: About, licence: str = "") -> gguf.GGUFWriter:
-    """Start a file of an architecture; `finish` says which."""
+def open_writer(kind: str, about: About, licence: str = "", *, matrices: str = "Q8_0") -> gguf.GGUFWriter:
+    """Start a file of an architecture; `matrices`: the format of most of them."""
     writer = gguf.GGUFWriter(None, kind)
     writer.add_name(about.name)
     writer.add_description(about.description)
@@ -91,6 +82,7 @@ def open_writer(kind: str, about: About, licence: str = "") -> gguf.GGUFWriter:
     writer.add_version(about.version)
     if licence:
         writer.add_license(licence)
+    writer.add_file_type(gguf.LlamaFileType["ALL_F32" if matrices == "F32" else f"MOSTLY_{matrices}"])
     return writer
 
 
@@ -117,7 +109,6 @@ def finish(
 def write_draft(network: Llama, target: TargetFile, path: Path, about: About) -> None:
     """Write a small draft with the vocabulary of a target."""
     writer = open_writer("llama", about)
-    writer.add_file_type(gguf.LlamaFileType.MOSTLY_Q8_0)
     add_shape(writer, network.shape)
     copy_vocabulary(writer, target.reader)
     finish(writer, tensors(network), "Q8_0", path)

@@ -61,35 +61,42 @@ class NetworkBlock(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
+        self.add_weights(shape, shape.width)
+
+    def add_weights(self, shape: Shape, into: int) -> None:
+        """Add the weights; attention reads rows of `into` numbers."""
         self.shape = shape
         inner = shape.heads * shape.head_dim
         kv = shape.kv_heads * shape.head_dim
         self.attn_norm = RMSNorm(shape.width, shape.eps)
-        self.wq = nn.Linear(shape.width, inner, bias=False)
-        self.wk = nn.Linear(shape.width, kv, bias=False)
-        self.wv = nn.Linear(shape.width, kv, bias=False)
+        self.wq = nn.Linear(into, inner, bias=False)
+        self.wk = nn.Linear(into, kv, bias=False)
+        self.wv = nn.Linear(into, kv, bias=False)
         self.wo = nn.Linear(inner, shape.width, bias=False)
         self.ffn_norm = RMSNorm(shape.width, shape.eps)
         self.gate = nn.Linear(shape.width, shape.ffn, bias=False)
         self.up = nn.Linear(shape.width, shape.ffn, bias=False)
         self.down = nn.Linear(shape.ffn, shape.width, bias=False)
 
-    def attend(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        """Mix positions causally."""
+    def read(self, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of rows (B, T, into), each (B, H, T, R)."""
         s = self.shape
-        b, t, _ = x.shape
-        q = rotate(self.wq(x).view(b, t, s.heads, s.head_dim).transpose(1, 2), cos, sin)
-        k = rotate(self.wk(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2), cos, sin)
-        v = self.wv(x).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
-        k = k.repeat_interleave(s.heads // s.kv_heads, dim=1)
-        v = v.repeat_interleave(s.heads // s.kv_heads, dim=1)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.wo(y.transpose(1, 2).reshape(b, t, s.heads * s.head_dim))
+        b, t, _ = y.shape
+        q = rotate(self.wq(y).view(b, t, s.heads, s.head_dim).transpose(1, 2), cos, sin)
+        k = rotate(self.wk(y).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2), cos, sin)
+        v = self.wv(y).view(b, t, s.kv_heads, s.head_dim).transpose(1, 2)
+        k, v = (part.repeat_interleave(s.heads // s.kv_heads, dim=1) for part in (k, v))
+        return q, k, v
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        x = x + self.attend(self.attn_norm(x), cos, sin)
+    def add(self, x: Tensor, mixed: Tensor) -> Tensor:
+        """Add to the stream what attention mixed (B, H, T, R), and the feed-forward step."""
+        x = x + self.wo(mixed.transpose(1, 2).flatten(2))
         h = self.ffn_norm(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        q, k, v = self.read(self.attn_norm(x), cos, sin)
+        return self.add(x, F.scaled_dot_product_attention(q, k, v, is_causal=True))
 
 
 class Llama(nn.Module):

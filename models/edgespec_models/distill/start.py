@@ -15,21 +15,11 @@ from torch import Tensor
 
 from edgespec_models.distill.head import HeadNetwork
 from edgespec_models.distill.network import Llama, Shape
-from edgespec_models.distill.target_file import TargetFile
+from edgespec_models.distill.target_file import BLOCK, TargetFile
 
 SMALL = Shape(width=256, layers=2, heads=4, kv_heads=2, head_dim=64, ffn=704)  # a draft's, less vocabulary
 LARGE = 128 << 20  # numbers of an embedding that is kept in 16 bits
 CALM = 0.3  # of the output norm: an untrained head had better not be sure
-OF_BLOCK = {
-    "wq": "attn_q",
-    "wk": "attn_k",
-    "wv": "attn_v",
-    "wo": "attn_output",
-    "ffn_norm": "ffn_norm",
-    "gate": "ffn_gate",
-    "up": "ffn_up",
-    "down": "ffn_down",
-}
 
 
 def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) -> HeadNetwork:
@@ -39,16 +29,16 @@ def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) 
         embed = embed.half()  # it is only read
     rows = torch.from_numpy(target.output()) if target.has("output") else embed
     rows = rows if kept is None else rows[torch.from_numpy(kept)]
-    head = HeadNetwork(target.shape(kind, len(rows)), embed)
+    head = HeadNetwork(kind, target.shape(len(rows)), embed)
     width, last = head.shape.width, f"blk.{target.whole('block_count') - 1}"
     with torch.no_grad():
-        for ours, theirs in OF_BLOCK.items():
+        for ours, theirs in BLOCK.items():
             getattr(head, ours).weight.copy_(widened(target.weight(f"{last}.{theirs}"), head, ours))
         one = torch.eye(width)
         nothing = torch.zeros(width, width)
-        head.fuse.weight.copy_(torch.cat((nothing, nothing, one) if kind == "eagle3" else (one, one), 1))
-        norm = head.state_norm if kind == "eagle3" else head.attn_norm
-        norm.weight.copy_(torch.from_numpy(target.weight(f"{last}.attn_norm")))
+        head.fuse.weight.copy_(torch.cat((nothing, nothing, one) if head.eagle else (one, one), 1))
+        if head.eagle:
+            head.state_norm.load_state_dict(head.attn_norm.state_dict())
         head.norm.weight.copy_(torch.from_numpy(target.weight("output_norm")) * CALM)
         head.output.weight.copy_(rows)
     head.output.weight.requires_grad_(False)  # the target's rows; the file need not repeat them
@@ -87,23 +77,11 @@ def small(target: TargetFile) -> Llama:
 
 def read_llama(target: TargetFile) -> Llama:
     """Return the network of a file with a tied embedding, its weights as float32."""
-    head = target.shape("mtp", target.vocab)
-    shape = Shape(
-        width=head.width,
-        layers=target.whole("block_count"),
-        heads=head.heads,
-        kv_heads=head.kv_heads,
-        head_dim=head.head_dim,
-        ffn=head.ffn,
-        vocab=head.vocab,
-        context=target.whole("context_length"),
-        rope_theta=head.rope_theta,
-        eps=head.eps,
-    )
+    shape = replace(target.shape(target.vocab), context=target.whole("context_length"))
     network = Llama(shape)
     state = {"embed.weight": target.weight("token_embd"), "norm.weight": target.weight("output_norm")}
     for i in range(shape.layers):
-        for ours, theirs in {**OF_BLOCK, "attn_norm": "attn_norm"}.items():
+        for ours, theirs in BLOCK.items():
             state[f"blocks.{i}.{ours}.weight"] = target.weight(f"blk.{i}.{theirs}")
     network.load_state_dict({name: torch.from_numpy(weight) for name, weight in state.items()})
     return network

@@ -7,7 +7,7 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec_models.distill.head import HeadShape
+from edgespec_models.distill.network import Shape
 
 
 def number(reader: gguf.GGUFReader, key: str) -> float:
@@ -24,17 +24,17 @@ def separate(weight: NDArray[np.float32], heads: int, head_dim: int) -> NDArray[
     return np.ascontiguousarray(rows.swapaxes(1, 2).reshape(weight.shape))
 
 
-BLOCK = (
-    "attn_norm",
-    "attn_q",
-    "attn_k",
-    "attn_v",
-    "attn_output",
-    "ffn_norm",
-    "ffn_gate",
-    "ffn_up",
-    "ffn_down",
-)
+BLOCK = {  # names of a block's weights: in `network.py`, and llama.cpp's
+    "attn_norm": "attn_norm",
+    "wq": "attn_q",
+    "wk": "attn_k",
+    "wv": "attn_v",
+    "wo": "attn_output",
+    "ffn_norm": "ffn_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+}
 INTERLEAVED = {"llama": True, "qwen3": False}  # architectures of plain blocks: is a rotary pair (2i, 2i+1)?
 
 
@@ -77,7 +77,7 @@ class TargetFile:
     def block_is_plain(self) -> bool:
         """Return whether a head can start from the last block."""
         last = f"blk.{self.whole('block_count') - 1}"
-        return self.architecture in INTERLEAVED and all(self.has(f"{last}.{name}") for name in BLOCK)
+        return self.architecture in INTERLEAVED and all(self.has(f"{last}.{name}") for name in BLOCK.values())
 
     def weight(self, name: str) -> NDArray[np.float32]:
         """Return a tensor by its name without `.weight`; query and key rows in the order of `network.py`."""
@@ -92,13 +92,13 @@ class TargetFile:
         """Return the rows that make logits: the embedding's, if these are tied."""
         return self.weight("output" if self.has("output") else "token_embd")
 
-    def shape(self, kind: str, vocab: int) -> HeadShape:
-        """Return the shape of a head with the widths of one of the target's blocks."""
+    def shape(self, vocab: int) -> Shape:
+        """Return the numbers of the target's network, or of a head that guesses from so many tokens."""
         heads, width = self.whole("attention.head_count"), self.whole("embedding_length")
         given = self.reader.get_field(f"{self.architecture}.attention.key_length")
-        return HeadShape(
-            kind=kind,
+        return Shape(
             width=width,
+            layers=self.whole("block_count"),
             heads=heads,
             kv_heads=self.whole("attention.head_count_kv"),
             head_dim=int(given.contents()) if given else width // heads,

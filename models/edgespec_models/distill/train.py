@@ -88,7 +88,7 @@ def guesses(
         sharp = SHARP * some.greedy[:, None].expand_as(asked)[asked].float()
         yield head.hidden(some.ids)[asked], Rows(some.top_ids[asked], some.top_p[asked], sharp)
         return
-    ahead = head.shape.ahead
+    ahead = head.ahead
     rows = some.ids.shape[1] - ahead - steps + 1
     states = some.states if ahead else torch.nn.functional.pad(some.states, (0, 0, 1, 0))
     keys: Keys = []

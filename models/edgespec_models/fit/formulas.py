@@ -5,11 +5,11 @@ buffers of an evaluation. Used for architectures that this build of llama.cpp do
 once that a small model fits. `edgespec.memory` asks llama.cpp itself.
 """
 
-from array import array
 from collections.abc import Sequence
 
 from edgespec_models.fit.need import RAM, Need, Parts
 from edgespec_models.gguf.header import Header
+from edgespec_models.gguf.heads import heads_in_cache
 
 KV_BYTES = {  # of one number
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
@@ -65,24 +65,13 @@ def _numbers_a_token(header: Header) -> int:
     if latent := header.of_architecture("attention.kv_lora_rank"):  # one compressed head for all
         rotated = header.of_architecture("rope.dimension_count", 0) or 0
         return (latent + rotated) * (header.of_architecture("block_count", 0) or 0)
-    return sum(_heads(header)) * (key + value)
-
-
-def _heads(header: Header) -> list[int]:
-    """Returns for each layer how many heads have keys and values in the cache."""
-    layers = header.of_architecture("block_count", 0) or 0
-    found = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
-    if isinstance(found, array):
-        return [int(n) for n in found]
-    one = found if isinstance(found, int) else header.of_architecture("attention.head_count", 0) or 0
-    interval = header.of_architecture("full_attention_interval", 1) or 1
-    return [one if (i + 1) % interval == 0 else 0 for i in range(layers)]
+    return sum(heads_in_cache(header)) * (key + value)
 
 
 def _state(header: Header) -> int:
     """Returns the bytes of the recurrent state of one sequence."""
     of = header.of_architecture
-    attending = sum(1 for heads in _heads(header) if heads)
+    attending = sum(1 for heads in heads_in_cache(header) if heads)
     recurrent = (of("block_count", 0) or 0) - (attending if of("attention.head_count") else 0)
     inner, size, groups = of("ssm.inner_size", 0) or 0, of("ssm.state_size", 0) or 0, of("ssm.group_count", 0)
     kernel = of("ssm.conv_kernel", 0) or of("shortconv.l_cache", 0) or 0

@@ -48,10 +48,8 @@ class ModelFacts:
     n_ctx_train: int | None
     memory: Memory
     n_experts: int  # 0 for a dense model
-    base: str  # what it was made from, according to the file; "" if it does not say
     licence: str
     has_template: bool
-    n_parts: int  # files the model is split into
 
     @property
     def sort(self) -> str:
@@ -69,10 +67,8 @@ def facts_of(header: Header) -> ModelFacts:
         n_ctx_train=header.of_architecture("context_length"),
         memory=_memory(header),
         n_experts=header.of_architecture("expert_count") or 0,
-        base=_base(header),
         licence=header.text("general.license"),
         has_template="tokenizer.chat_template" in header.metadata,
-        n_parts=header.number("split.count") or 1,
     )
 
 
@@ -129,11 +125,3 @@ def _quantisation(header: Header) -> str:
         return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
     except ValueError:
         return ""
-
-
-def _base(header: Header) -> str:
-    for key in ("repo_url", "name"):
-        base = header.text(f"general.base_model.0.{key}")
-        if base:
-            return base.removeprefix("https://huggingface.co/")
-    return header.text("general.basename")

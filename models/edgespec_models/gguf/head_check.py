@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from edgespec_models.gguf.header import Header, HeaderError
-from edgespec_models.gguf.heads import Head, head_of, number, weighs, windows
+from edgespec_models.gguf.heads import Head, head_of, heads_in_cache, number, weighs, windows
 from edgespec_models.gguf.vocabulary import mismatch, vocabulary_of
 
 # Architectures for which llama.cpp builds a graph of MTP blocks, and whether of several (src/models).
@@ -101,8 +101,8 @@ def _why_no_assistant(head: Header, target: Header) -> str | None:
     if windows(target)[-2:] != [True, False]:
         return "the last layers of the target are not one that sees a window and one that sees all"
     for sees_window, layer in ((True, -2), (False, -1)):
-        wanted = _heads_in_cache(target)[layer : layer + 1 or None]
-        read = {n for n, of in zip(_heads_in_cache(head), windows(head), strict=False) if of == sees_window}
+        wanted = heads_in_cache(target)[layer : layer + 1 or None]
+        read = {n for n, of in zip(heads_in_cache(head), windows(head), strict=False) if of == sees_window}
         if read - set(wanted):
             return f"it reads {max(read)} heads of the cache where the target has {wanted[0]}"
     for key in ("key_length", "value_length", "key_length_swa", "value_length_swa"):
@@ -112,15 +112,6 @@ def _why_no_assistant(head: Header, target: Header) -> str | None:
                 f"its {key} is {head.of_architecture(name)}, and the target's {target.of_architecture(name)}"
             )
     return mismatch(vocabulary_of(target), vocabulary_of(head))
-
-
-def _heads_in_cache(header: Header) -> list[int]:
-    """Returns for each layer how many heads have keys and values."""
-    found = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
-    if found is None or isinstance(found, bool | float | str):
-        found = header.of_architecture("attention.head_count") or 0
-    layers = header.of_architecture("block_count") or 0
-    return [found] * layers if isinstance(found, int) else [int(n) for n in found]
 
 
 def _why_no_dflash(facts: Head, head: Header, target: Header) -> str | None:

@@ -1,9 +1,8 @@
 """Reads a GGUF file up to its weights: metadata and the list of tensors, from disk or from afar.
 
-Nothing says where a header ends, so it is read in blocks, each when the parser
-needs it: of a file of many gigabytes on the hub only the first megabytes are fetched. The gguf package reads
-whole local files and makes an array of every token, which takes seconds for a large vocabulary; this reads
-only values. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+Nothing says where a header ends, so it is read in blocks, each when it is needed: of a file on the hub only
+the first megabytes are fetched. The gguf package reads whole local files and makes an array of every token:
+seconds for a large vocabulary. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 Invariant: nothing in the file is trusted before it was compared with what is possible (sizes, types, counts),
 so a damaged or hostile file ends in HeaderError, quickly and in bounded memory.
@@ -16,10 +15,11 @@ import re
 import struct
 from array import array
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from edgespec_models.gguf.limits import MOST_KEYS, MOST_TENSORS, MOST_TEXTS, bad_number, bad_tensor
 
@@ -29,21 +29,8 @@ DEFAULT_ALIGNMENT = 32
 MOST_DIMENSIONS = 4
 MOST_PARTS = 999  # files of one model
 
-UINT8, INT8, UINT16, INT16, UINT32, INT32, FLOAT32, BOOL, STRING, ARRAY, UINT64, INT64, FLOAT64 = range(13)
-_CODES = {
-    UINT8: "B",
-    INT8: "b",
-    UINT16: "H",
-    INT16: "h",
-    UINT32: "I",
-    INT32: "i",
-    FLOAT32: "f",
-    BOOL: "?",
-    UINT64: "Q",
-    INT64: "q",
-    FLOAT64: "d",
-}
-_SIZES = {kind: struct.calcsize(f"<{code}") for kind, code in _CODES.items()}
+BOOL, STRING, ARRAY = 7, 8, 9  # GGUF's numbers of types
+_CODES = {kind: code for kind, code in enumerate("BbHhIif?  Qqd") if code != " "}
 
 Scalar = bool | int | float | str
 Value = Scalar | list[bytes] | array  # type: ignore[type-arg] # strings in arrays stay bytes: tokens need not be UTF-8
@@ -110,18 +97,16 @@ class Header:
         return self.number(f"{self.architecture}.{key}", default)
 
 
-class FileSource:
-    """A file on this machine."""
+class _FileSource:
+    """A file on this machine, to be read in a `with`."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
         self.name = str(path)
-        self.size: int | None = None
         try:
-            if self.path.exists() and not (self.path.is_file() or self.path.is_dir()):
+            if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
                 raise HeaderError(f"{path} is not an ordinary file: name a .gguf file")
-            self._file = open(self.path, "rb")
-            self.size = os.fstat(self._file.fileno()).st_size
+            self._file = open(path, "rb")
+            self.size: int | None = os.fstat(self._file.fileno()).st_size
         except FileNotFoundError:
             raise HeaderError(f"there is no file {path}: check the path") from None
         except IsADirectoryError:
@@ -138,7 +123,6 @@ class FileSource:
             raise HeaderError(f"{self.name} cannot be read: {error.strerror}") from None
 
     def close(self) -> None:
-        """Closes the file."""
         self._file.close()
 
 
@@ -161,17 +145,14 @@ def _kept(path: str, _of: tuple[int, ...]) -> Header:
 
 
 def _read(path: str | os.PathLike[str]) -> Header:
-    source = FileSource(path)
-    try:
+    with closing(_FileSource(path)) as source:
         return read_header(source)
-    finally:
-        source.close()
 
 
 def read_header(source: ByteSource) -> Header:
     """Returns the header of any source, read in blocks. Raises HeaderError, and the source's errors."""
     cursor = _Cursor(source)
-    _check_start(cursor)
+    cursor.begin()
     n_tensors, n_keys = cursor.number("Q"), cursor.number("Q")
     if n_tensors > MOST_TENSORS or n_keys > MOST_KEYS:
         raise HeaderError(f"{source.name} is damaged: it claims {n_tensors:,} tensors and {n_keys:,} keys")
@@ -179,13 +160,14 @@ def read_header(source: ByteSource) -> Header:
     for _ in range(n_keys):
         key = cursor.text()
         metadata[key] = cursor.value(cursor.number("I"))
-    found = [_tensor(cursor) for _ in range(n_tensors)]
+    found = [cursor.tensor() for _ in range(n_tensors)]
     if wrong := bad_number(metadata):
         raise HeaderError(f"{source.name} is damaged: {wrong}")
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     assert isinstance(alignment, int)
     start = -(-cursor.at // alignment) * alignment if found else cursor.at
-    raw = cursor.up_to(start) if found else bytes(cursor.held[: cursor.at])
+    cursor.reaches(start)  # only padding may be missing
+    raw = cursor.held[:start].ljust(start, b"\0")
     tensors = _with_sizes(source, found, None if source.size is None else source.size - start)
     for tensor in tensors:
         if wrong := bad_tensor(tensor.name, tensor.shape, tensor.type, tensor.n_bytes):
@@ -193,41 +175,16 @@ def read_header(source: ByteSource) -> Header:
     return Header(source.name, metadata, tensors, raw, source.size)
 
 
-def _check_start(cursor: _Cursor) -> None:
-    name = cursor.source.name
-    if not cursor.reaches(8) or cursor.held[:4] != b"GGUF":
-        what = "is empty" if not cursor.held else "is not a GGUF file"
-        raise HeaderError(f"{name} {what}: EdgeSpec runs models in GGUF format")
-    cursor.at = 4
-    version = cursor.number("I")
-    if version and version & 0xFFFF == 0:
-        raise HeaderError(f"{name} is a big-endian GGUF: convert it, or download one for this machine")
-    if version not in (2, 3):
-        raise HeaderError(f"{name} is a GGUF of version {version}: versions 2 and 3 can be read here")
-
-
-def _tensor(cursor: _Cursor) -> Tensor:
-    name = cursor.text()
-    n_dimensions = cursor.number("I")
-    if n_dimensions > MOST_DIMENSIONS:
-        raise HeaderError(f"{cursor.source.name} is damaged: tensor {name} has {n_dimensions} dimensions")
-    shape = tuple(cursor.number("Q") for _ in range(n_dimensions))
-    return Tensor(name, shape, type=cursor.number("I"), offset=cursor.number("Q"), n_bytes=None)
-
-
 def _with_sizes(source: ByteSource, found: list[Tensor], room: int | None) -> tuple[Tensor, ...]:
     """Adds each tensor's size, which is where the next one begins. room: bytes of all weights."""
-    ends: dict[int, int | None] = {}
     begins = sorted({tensor.offset for tensor in found})
-    for begin, end in zip(begins, [*begins[1:], room], strict=False):
-        ends[begin] = end
+    ends = dict(zip(begins, [*begins[1:], room], strict=False))
     if room is not None and begins and begins[-1] >= room:
         raise HeaderError(
             f"{source.name} is cut short: it ends before its last tensor begins; download it again"
         )
     return tuple(
-        Tensor(t.name, t.shape, t.type, t.offset, None if (end := ends[t.offset]) is None else end - t.offset)
-        for t in found
+        replace(t, n_bytes=None if (end := ends[t.offset]) is None else end - t.offset) for t in found
     )
 
 
@@ -243,8 +200,7 @@ class _Cursor:
     def reaches(self, end: int) -> bool:
         """Fetches bytes up to `end`; False if the file ends before."""
         while len(self.held) < end:
-            n = max(BLOCK, end - len(self.held))
-            n = min(n, LONGEST - len(self.held))
+            n = min(max(BLOCK, end - len(self.held)), LONGEST - len(self.held))
             if n <= 0:
                 raise HeaderError(f"{self.source.name} has no end of its header in {LONGEST:,} bytes")
             block = self.source.read(len(self.held), n)
@@ -263,14 +219,9 @@ class _Cursor:
                 )
         return begin
 
-    def up_to(self, end: int) -> bytes:
-        """Returns all bytes up to `end`, of which only padding may be missing."""
-        self.reaches(end)
-        return self.held[:end].ljust(end, b"\0")
-
-    def number(self, code: str) -> int:
+    def number(self, code: str) -> Any:
         begin = self.need(struct.calcsize(f"<{code}"))
-        return int(struct.unpack_from(f"<{code}", self.held, begin)[0])
+        return struct.unpack_from(f"<{code}", self.held, begin)[0]
 
     def string(self) -> bytes:
         length = self.number("Q")
@@ -280,6 +231,25 @@ class _Cursor:
     def text(self) -> str:
         return self.string().decode("utf-8", "replace")
 
+    def begin(self) -> None:
+        name = self.source.name
+        if not self.reaches(8) or self.held[:4] != b"GGUF":
+            what = "is not a GGUF file" if self.held else "is empty"
+            raise HeaderError(f"{name} {what}: EdgeSpec runs models in GGUF format")
+        self.at = 4
+        version = self.number("I")
+        if version and version & 0xFFFF == 0:
+            raise HeaderError(f"{name} is a big-endian GGUF: convert it, or download one for this machine")
+        if version not in (2, 3):
+            raise HeaderError(f"{name} is a GGUF of version {version}: versions 2 and 3 can be read here")
+
+    def tensor(self) -> Tensor:
+        name, n_dimensions = self.text(), self.number("I")
+        if n_dimensions > MOST_DIMENSIONS:
+            raise HeaderError(f"{self.source.name} is damaged: tensor {name} has {n_dimensions} dimensions")
+        shape = tuple(self.number("Q") for _ in range(n_dimensions))
+        return Tensor(name, shape, type=self.number("I"), offset=self.number("Q"), n_bytes=None)
+
     def value(self, kind: int) -> Value:
         if kind == STRING:
             return self.text()
@@ -287,9 +257,7 @@ class _Cursor:
             return self.array()
         if kind not in _CODES:
             raise HeaderError(f"{self.source.name} is damaged: it holds a value of the unknown type {kind}")
-        begin = self.need(_SIZES[kind])
-        value: Scalar = struct.unpack_from(f"<{_CODES[kind]}", self.held, begin)[0]
-        return value
+        return self.number(_CODES[kind])  # type: ignore[no-any-return]
 
     def array(self) -> Value:
         kind, length = self.number("I"), self.number("Q")
@@ -297,7 +265,7 @@ class _Cursor:
             return self.strings(length)
         if kind not in _CODES:
             raise HeaderError(f"{self.source.name} has an array of type {kind}, which is not known here")
-        begin = self.need(length * _SIZES[kind])
+        begin = self.need(length * struct.calcsize(f"<{_CODES[kind]}"))
         code = "B" if kind == BOOL else _CODES[kind]
         return array(code, self.held[begin : self.at])  # in this machine's order: little-endian
 

@@ -4,6 +4,7 @@ MTP blocks come after the layers of the model itself (`nextn_predict_layers`), o
 the others have files and architectures of their own. `head_check.py` says whether one can run for a target.
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -79,6 +80,16 @@ def windows(header: Header) -> list[bool]:
     """Returns for each layer whether it sees a window of the last tokens."""
     found = header.metadata.get(f"{header.architecture}.attention.sliding_window_pattern")
     return [] if found is None or isinstance(found, bool | int | float | str) else [bool(of) for of in found]
+
+
+def heads_in_cache(header: Header) -> list[int]:
+    """Returns for each layer how many heads have keys and values in the cache."""
+    found = header.metadata.get(f"{header.architecture}.attention.head_count_kv")
+    if isinstance(found, array):
+        return [int(n) for n in found]
+    one = found if isinstance(found, int) else number(header, "attention.head_count")
+    interval = number(header, "full_attention_interval") or 1
+    return [one if (i + 1) % interval == 0 else 0 for i in range(number(header, "block_count"))]
 
 
 def _dflash(header: Header) -> Head:

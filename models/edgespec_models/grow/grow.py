@@ -20,20 +20,6 @@ from edgespec_models.grow.row_map import kv_needed, round_up
 from edgespec_models.grow.source import GrowError, ModelShape, digest, open_source
 from edgespec_models.grow.tensors import plan
 
-__all__ = [
-    "DTYPES",
-    "SHAPES",
-    "GrowError",
-    "GrowSpec",
-    "Progress",
-    "ModelShape",
-    "fit",
-    "grow",
-    "grow_pair",
-    "parse_spec",
-    "read_shape",
-]
-
 SHAPES: dict[
     str, tuple[ModelShape, ModelShape]
 ] = {  # target, draft; the draft costs 0.05 to 0.10 of its target

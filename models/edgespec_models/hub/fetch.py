@@ -9,6 +9,8 @@ Xet, the hub's other way of storing files, keeps pieces in a cache of its own an
 file begun on the plain path is therefore finished on it.
 """
 
+from __future__ import annotations
+
 import hashlib
 import os
 import re
@@ -30,7 +32,6 @@ from huggingface_hub.file_download import (
 )
 from huggingface_hub.utils import WeakFileLock, XetFileData, build_hf_headers
 
-from edgespec_models.hub.download_bar import bar_of
 from edgespec_models.hub.errors import AGAIN, HubError
 from edgespec_models.hub.hub import SHA256, TIMEOUT_S, Hub, HubFile, same_host
 from edgespec_models.hub.retries import DOWNLOAD_TRIES, OnWait, again, pause, seconds_until_again
@@ -261,3 +262,29 @@ def _verify(
             f"{file} is damaged (its SHA-256 is {digest.hexdigest()[:12]}..., the hub says {sha256[:12]}...) "
             f"and was removed: {ANEW}"
         )
+
+
+def bar_of(on_bytes: Callable[[int], None]) -> Any:
+    """Returns a class that the client takes for a progress bar, and that reports bytes of this file."""
+
+    class Bar:
+        """The client's interface of a bar; `update_transfer` keeps Xet from making a second one."""
+
+        format_dict: dict[str, float] = {}
+
+        def __init__(self, *_: object, initial: int = 0, total: int | None = None, **__: object) -> None:
+            self.n, self.total = initial, total
+
+        def __enter__(self) -> Bar:
+            return self
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += int(n or 0)
+            on_bytes(self.n)
+
+        def nothing(self, *_: object, **__: object) -> None:
+            pass
+
+        update_transfer = set_postfix_str = set_transfer_postfix_str = refresh = close = __exit__ = nothing
+
+    return Bar

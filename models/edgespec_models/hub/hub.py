@@ -17,7 +17,7 @@ from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, 
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
 
-from edgespec_models.gguf.header import Header, read_header
+from edgespec_models.gguf.header import Header, read_file, read_header
 from edgespec_models.hub.errors import HubError, told
 from edgespec_models.hub.retries import OnWait, again
 
@@ -55,8 +55,6 @@ class Repository:
     repo: str
     commit: str
     files: Mapping[str, HubFile]
-    gated: bool
-    licence: str
 
 
 class Hub:
@@ -107,8 +105,7 @@ class Hub:
             sha256 = said if SHA256.fullmatch(said) else None  # it becomes part of a file's name
             size = sibling.lfs.size if sibling.lfs else sibling.size
             files[sibling.rfilename] = HubFile(repo, info.sha, sibling.rfilename, size, sha256)
-        licence = info.card_data.get("license", "") if info.card_data else ""
-        return Repository(repo, info.sha, files, bool(info.gated), str(licence or ""))
+        return Repository(repo, info.sha, files)
 
     def _cached_repository(self, repo: str, revision: str) -> Repository:
         with self.told(repo):
@@ -124,7 +121,7 @@ class Hub:
             raise HubError(
                 f"{repo} is not on this machine and offline mode is on: unset HF_HUB_OFFLINE to download it"
             )
-        return Repository(repo, snapshot.name, found, False, "")
+        return Repository(repo, snapshot.name, found)
 
     def cached(self, file: HubFile) -> Path | None:
         """Returns the file's place in the cache; None if it is not there."""
@@ -137,8 +134,6 @@ class Hub:
 
         Raises HeaderError too.
         """
-        from edgespec_models.gguf.header import read_file
-
         path = self.cached(file)
         if path:
             return read_file(path), 0

@@ -19,7 +19,7 @@ from typing import IO
 from edgespec_models.hub.errors import HubError
 from edgespec_models.kept_file import replacing
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel
-from edgespec_models.shelf.room import no_room
+from edgespec_models.shelf.sizes import no_room
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 CHUNK = 1 << 20

@@ -73,15 +73,10 @@ def propose(
     return sorted(proposals, key=_rank), fetched
 
 
-def head_for(hub: Hub, target: Chosen, header: Header) -> tuple[Proposal | None, int]:
-    """Returns a head in the target's own repository that fits, None if there is none; and bytes fetched."""
-    fetched = 0
-    for candidate in _heads_beside(hub, target):
-        proposal, n_bytes = _check(hub, target, header, candidate)
-        fetched += n_bytes
-        if proposal.fits:
-            return proposal, fetched
-    return None, fetched
+def head_for(hub: Hub, target: Chosen, header: Header) -> Proposal | None:
+    """Returns a head in the target's own repository that fits; None if there is none."""
+    checked = (_check(hub, target, header, candidate)[0] for candidate in _heads_beside(hub, target))
+    return next((proposal for proposal in checked if proposal.fits), None)
 
 
 def _rank(proposal: Proposal) -> int:

@@ -33,12 +33,13 @@ from edgespec_models.hub.hub import Hub, HubFile
 from edgespec_models.hub.propose import base_name
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel, find
 from edgespec_models.shelf.pair_check import PairVerdict, check_headers
-from edgespec_models.shelf.room import no_room
+from edgespec_models.shelf.sizes import no_room
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
 
 MOST_JUDGED = 4  # models beside the usual one: each costs some megabytes
 SUITS = 2
-Suitable = Callable[[Sequence[Sequence[Header]]], int]  # of target and draft; 0: not at all
+# of target and draft, beside a projector; 0: not at all
+Suitable = Callable[[Sequence[Sequence[Header]], Chosen | None], int]
 __all__ = ["Cancelled", "HubError", "Order", "Downloaded", "Pull", "PullPlan", "order", "plan_pull"]
 
 
@@ -122,7 +123,10 @@ def plan_pull(
     fetched = 0
     if draft:
         beside, fetched = _usable_headers(hub, draft, draft=True)
-    target, of_target, n_bytes = _most_suitable(hub, wanted.target, target, beside, suitable)
+    projector = None
+    if wanted.reads:
+        projector = projector_in(hub.repository(wanted.target.repo, wanted.target.revision))
+    target, of_target, n_bytes = _most_suitable(hub, wanted.target, target, beside, projector, suitable)
     heads = (of_target, beside) if draft else (of_target,)
     verdict = check_headers(of_target[0], beside[0]) if beside else None
     if verdict and draft and not verdict.usable:
@@ -130,9 +134,6 @@ def plan_pull(
             f"{draft.first} cannot draft for {target.first}: {verdict}; nothing was downloaded, so name "
             "another draft, or none to see what fits"
         )
-    projector = None
-    if wanted.reads:
-        projector = projector_in(hub.repository(wanted.target.repo, wanted.target.revision))
     files = [part for model in (target, draft, projector) if model for part in model.parts]
     cached = tuple(hub.cached(file) is not None for file in files)
     missing = [file for file, there in zip(files, cached, strict=True) if not there]
@@ -155,20 +156,25 @@ def plan_pull(
 
 
 def _most_suitable(
-    hub: Hub, wanted: WantedFile, target: Chosen, beside: Sequence[Header], suitable: Suitable | None
+    hub: Hub,
+    wanted: WantedFile,
+    target: Chosen,
+    beside: Sequence[Header],
+    projector: Chosen | None,
+    suitable: Suitable | None,
 ) -> tuple[Chosen, tuple[Header, ...], int]:
     """Returns the target or, if that is left open, what suits better; its headers; and bytes fetched."""
     instead = instead_of(hub.repository(wanted.repo, wanted.revision), target) if not wanted.which else []
     best, fetched = _usable_headers(hub, target, draft=False)
     if not (suitable and instead):
         return target, best, fetched
-    grade = suitable([best, beside] if beside else [best])
+    grade = suitable([best, beside] if beside else [best], projector)
     for model in instead[:MOST_JUDGED]:
         if grade == SUITS or grade and bits_of(model.quantisation) < bits_of(target.quantisation):
             break
         found, n_bytes = _usable_headers(hub, model, draft=False)
         fetched += n_bytes
-        if (other := suitable([found, beside] if beside else [found])) > grade:
+        if (other := suitable([found, beside] if beside else [found], projector)) > grade:
             target, best, grade = model, found, other
     return target, best, fetched
 

@@ -2,10 +2,10 @@
 
 import difflib
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 MachineClass = Literal["tiny", "laptop", "8 GB", "12-16 GB", "24 GB"]
 Use = Literal["chat", "code", "fim"]
@@ -26,10 +26,10 @@ class CatalogueModel:
     revision: str
     size: int  # bytes, about
     licence: str
-    memory: str  # "attention", "sliding window", "hybrid"
-    experts: bool  # a mixture of experts
-    gated: bool  # the hub requires accepting terms
     unverified: frozenset[str]  # which of these were never checked on the hub
+    memory: str = "attention"  # or "sliding window", "hybrid"
+    experts: bool = False  # a mixture of experts
+    gated: bool = False  # the hub requires accepting terms
     sha256: str = ""  # of the file, if only that very one is wanted
     package: str = ""  # NAME==VERSION in pip's index that holds it too
 
@@ -95,42 +95,22 @@ def find(name: str) -> CatalogueEntry:
 
 
 def _entry(table: dict[str, Any]) -> CatalogueEntry:
-    table = dict(table)
-    machine, use = table.pop("class"), table.pop("use")
-    if machine not in get_args(MachineClass) or use not in get_args(Use):
-        raise ValueError(f"{table['name']}: class {machine!r} or use {use!r} is not known")
-    entry = CatalogueEntry(
-        name=table.pop("name"),
-        machine=cast(MachineClass, machine),
-        use=cast(Use, use),
-        context=table.pop("context"),
-        target=_model(table.pop("target")),
-        draft=_model(table.pop("draft")) if "draft" in table else None,
-        gain=table.pop("gain"),
-        gain_from=table.pop("gain_from"),
-        acceptance=table.pop("acceptance", None),
-        notes=tuple(table.pop("notes")),
-    )
-    if table:
-        raise ValueError(f"{entry.name}: unknown fields {sorted(table)}")
-    return entry
+    given = {"draft": None, "acceptance": None, **table}
+    machine, draft = given.pop("class"), given["draft"]
+    if machine not in get_args(MachineClass) or given["use"] not in get_args(Use):
+        raise ValueError(f"{given['name']}: class {machine!r} or use {given['use']!r} is not known")
+    given |= {"machine": machine, "target": _model(given["target"]), "draft": draft and _model(draft)}
+    if unknown := given.keys() - {field.name for field in fields(CatalogueEntry)}:
+        raise ValueError(f"{given['name']}: unknown fields {sorted(unknown)}")
+    return CatalogueEntry(**{**given, "notes": tuple(given["notes"])})
 
 
 def _model(table: dict[str, Any]) -> CatalogueModel:
-    table = dict(table)
-    model = CatalogueModel(
-        repo=table.pop("repo"),
-        file=table.pop("file"),
-        revision=table.pop("revision"),
-        size=round(table.pop("size_gb") * 1e9),
-        licence=table.pop("licence"),
-        memory=table.pop("memory", "attention"),
-        experts=table.pop("experts", False),
-        gated=table.pop("gated", False),
-        unverified=frozenset(table.pop("unverified")),
-        sha256=table.pop("sha256", ""),
-        package=table.pop("package", ""),
-    )
-    if table or not model.unverified <= UNVERIFIABLE:
-        raise ValueError(f"{model.repo}: unknown fields {sorted(table)} or {sorted(model.unverified)}")
-    return model
+    given = {**table, "unverified": frozenset(table["unverified"])}
+    given["size"] = round(given.pop("size_gb") * 1e9)
+    unknown = given.keys() - {field.name for field in fields(CatalogueModel)}
+    if unknown or not given["unverified"] <= UNVERIFIABLE:
+        raise ValueError(
+            f"{given['repo']}: unknown fields {sorted(unknown)} or {sorted(given['unverified'])}"
+        )
+    return CatalogueModel(**given)

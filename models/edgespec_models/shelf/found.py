@@ -153,14 +153,15 @@ def _llama_cpp(environment: Mapping[str, str], home: Path) -> Iterator[FoundMode
     yield from _ggufs(folder, "llama.cpp")
 
 
-def _hub_folder(environment: Mapping[str, str], home: Path) -> Path:
+def hub_folder(environment: Mapping[str, str], home: Path) -> Path:
+    """Returns the hub's cache."""
     base = Path(environment.get("XDG_CACHE_HOME") or home / ".cache") / "huggingface"
     return Path(environment.get("HF_HUB_CACHE") or Path(environment.get("HF_HOME") or base) / "hub")
 
 
 def unfinished_downloads() -> list[tuple[str, Path]]:
     """Returns what interrupted pulls left in the hub's cache: repository and file. It can be deleted."""
-    hub = _hub_folder(os.environ, Path.home())
+    hub = hub_folder(os.environ, Path.home())
     found = sorted(hub.glob("models--*/blobs/*.edgespec*.incomplete"))
     return [(_repository(path.parent.parent), path) for path in found]
 
@@ -170,7 +171,7 @@ def _repository(folder: Path) -> str:
 
 
 def _hub_cache(environment: Mapping[str, str], home: Path) -> Iterator[FoundModel]:
-    hub = _hub_folder(environment, home)
+    hub = hub_folder(environment, home)
     for snapshot in sorted(hub.glob("models--*/snapshots/*")):
         repo = _repository(snapshot.parent.parent)
         for model in _ggufs(snapshot, "hub cache"):

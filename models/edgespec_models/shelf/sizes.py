@@ -1,6 +1,10 @@
-"""Sizes, speeds and times as people read them."""
+"""Sizes, speeds and times as people read them, and whether a disk has room."""
 
 import math
+import shutil
+from pathlib import Path
+
+SPARE = 64 << 20  # bytes that are left free
 
 
 def size_text(n_bytes: float) -> str:
@@ -20,3 +24,16 @@ def seconds_text(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def no_room(folder: Path, needed: int, doing: str = "written") -> str | None:
+    """Says in a clause that a folder has no room for so many bytes more; None if it has."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    free = shutil.disk_usage(folder).free
+    if not needed or needed + SPARE <= free:
+        return None
+    return (
+        f"{size_text(needed)} are to be {doing} to {folder}, where {size_text(free)} are free and "
+        f"{size_text(SPARE)} stay so"
+    )

@@ -8,21 +8,21 @@ import asyncio
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from edgespec.client.answer import AnswerOptions, Ended, Info
-from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach, connect, own
+from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info
+from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach, connect
 from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
 from edgespec_models.shelf.store import EMBEDDED
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import content_of
-from edgespec_tui.endpoint.patience import Patience, awaited
 
 _T = TypeVar("_T")
 DYING_S = 1.0
@@ -31,16 +31,6 @@ LOOK_S = 0.5
 COMING_BACK = "; it is being started again"
 Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
-
-
-def attaching(wanted: WantedEngine) -> Opening:
-    """Returns how to find a running engine with this pair, or to start one of our own."""
-    return lambda on_progress, cancelled: attach(wanted, on_progress=on_progress, cancelled=cancelled)
-
-
-def starting(wanted: WantedEngine) -> Opening:
-    """Returns how to start an engine of our own with this pair, whichever engines run."""
-    return lambda on_progress, cancelled: own(wanted, on_progress, cancelled)
 
 
 def connecting(url: str, key: str | None) -> Opening:
@@ -53,14 +43,9 @@ def connecting(url: str, key: str | None) -> Opening:
         except EndpointError as error:
             if error.status not in (401, 403):
                 raise
-            raise EndpointError(
-                f"{client.where} refuses the API key ({error}): give one with EDGESPEC_API_KEY, "
-                "--api-key-file, or --api-key - to be asked for it"
-                if key
-                else f"{client.where} wants an API key: give it with EDGESPEC_API_KEY, --api-key-file, or "
-                "--api-key - to be asked for it",
-                status=error.status,
-            ) from None
+            said = f"refuses the API key ({error}): give one" if key else "wants an API key: give it"
+            how = "with EDGESPEC_API_KEY, --api-key-file, or --api-key - to be asked for it"
+            raise EndpointError(f"{client.where} {said} {how}", status=error.status) from None
 
     return open_
 
@@ -75,14 +60,9 @@ class Begun:
     def __init__(self, opening: Opening) -> None:
         self._opening, self._given_up = opening, threading.Event()
         self._progress: queue.SimpleQueue[Progress] = queue.SimpleQueue()
-        self._begun: Future[Attached] | None = Future()
-        threading.Thread(target=self._open, args=(self._begun,), daemon=True).start()
-
-    def _open(self, into: Future[Attached]) -> None:
-        try:
-            into.set_result(self._opening(self._progress.put, self._given_up.is_set))
-        except BaseException as error:
-            into.set_exception(error)
+        self._begun: Future[Attached] | None = _begun(
+            lambda: opening(self._progress.put, self._given_up.is_set)
+        )
 
     def __call__(self, on_progress: OnProgress, cancelled: Cancelled) -> Attached:
         begun, self._begun = self._begun, None
@@ -116,17 +96,12 @@ class AttachedEndpoint:
 
     async def restart(self) -> Info:
         """Attaches or starts anew, if the engine is gone."""
-        attached = self._attached
-        if attached is None:
-            return await self.start()
-        return await self._open(
-            lambda on_progress, cancelled: attached.again(on_progress=on_progress, cancelled=cancelled)
-        )
+        return await self._open(self._attached.again if self._attached else self._opening)
 
     async def use(self, target: Path, draft: Path | None) -> Info:
         """Releases this engine and continues with one for these files, loaded as the first one was."""
         await self.close()
-        self._opening = attaching(replace(self._wanted, target=target, draft=draft))
+        self._opening = partial(attach, replace(self._wanted, target=target, draft=draft))
         return await self.start()
 
     async def _open(self, opening: Opening) -> Info:
@@ -196,25 +171,17 @@ class AttachedEndpoint:
                 await asyncio.sleep(min(error.retry_s, LOOK_S))
 
     async def _counted(self, messages: Sequence[Message]) -> int | None:
+        def count() -> int | None:
+            attached = self._ready()
+            with _explained(attached):
+                return attached.client.count(_as_told(messages))
+
         try:
-            return await self._count(self._ready(), messages)
-        except EndpointLostError:
+            return await in_thread(count)
+        except (EndpointLostError, EngineDiedError):
             if not self._ready().lent:
                 raise
         await self.restart()
-        return await self._count(self._ready(), messages)
-
-    async def _count(self, attached: Attached, messages: Sequence[Message]) -> int | None:
-        def count() -> int | None:
-            try:
-                return attached.client.count(_as_told(messages))
-            except EngineDiedError as error:
-                raise _coming_back(error) from None
-            except EndpointLostError as error:
-                if not attached.lent and (reason := _fault(attached)):
-                    raise EngineDiedError(reason) from None
-                raise error
-
         return await in_thread(count)
 
     async def close(self) -> None:
@@ -231,28 +198,22 @@ class AttachedEndpoint:
 
 async def in_thread(work: Callable[[], _T]) -> _T:
     """Does blocking work in a thread of its own; cancelling waits for nothing."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[_T] = loop.create_future()
+    return await asyncio.wrap_future(_begun(work))
 
-    def settle(result: _T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
+
+def _begun(work: Callable[[], _T]) -> Future[_T]:
+    """Begins blocking work in a thread of its own that keeps nobody from ending the program."""
+    future: Future[_T] = Future()
+    future.set_running_or_notify_cancel()  # cancelling it from now on changes nothing
 
     def run() -> None:
-        result, error = None, None
         try:
-            result = work()
-        except BaseException as problem:  # it belongs to whoever waits
-            error = problem
-        with suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, result, error)
+            future.set_result(work())
+        except BaseException as error:  # it belongs to whoever waits
+            future.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
-    return await done
+    return future
 
 
 def _listen(
@@ -260,31 +221,58 @@ def _listen(
 ) -> None:
     """Passes on the events of an answer; in a thread of its own."""
     try:
-        for event in answer:
-            put(event)
-    except EndpointLostError as error:
-        reason = _fault(attached)
-        put(EngineDiedError(reason) if reason else error)
-    except EngineDiedError as error:
-        put(_coming_back(error))
+        with _explained(attached):
+            for event in answer:
+                put(event)
     except EdgeSpecError as error:
         put(error)
 
 
-def _coming_back(error: EngineDiedError) -> EndpointError:
-    """Returns the error for a dead engine whose server reports that and restarts it."""
-    return EndpointError(f"{error}{COMING_BACK}", status=503, retry_s=LOOK_S)
-
-
-def _fault(attached: Attached) -> str | None:
-    """Returns what ended the engine; None if it lives. Connections close before the process is gone."""
-    end = time.monotonic() + (DYING_S if attached.private else 0.0)
-    while (reason := attached.fault()) is None and time.monotonic() < end:
-        time.sleep(0.02)
-    return reason
+@contextmanager
+def _explained(attached: Attached) -> Iterator[None]:
+    """Raises, for a lost connection, what has ended the engine; a server that reports it restarts it."""
+    try:
+        yield
+    except EngineDiedError as error:
+        raise EndpointError(f"{error}{COMING_BACK}", status=503, retry_s=LOOK_S) from None
+    except EndpointLostError:
+        end = time.monotonic() + (DYING_S if attached.private else 0.0)
+        while (reason := attached.fault()) is None and time.monotonic() < end:
+            time.sleep(0.02)  # connections close before the process is gone
+        if reason is None:
+            raise
+        raise EngineDiedError(reason) from None
 
 
 def _as_told(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [
         {"role": message.role, "content": content_of(message.text, message.media)} for message in messages
     ]
+
+
+AGAIN_S = 30.0  # how long a server may take to begin
+STALLED_S = 120.0  # for the next hundredth: large models come from slow disks
+
+
+class Patience:
+    """Decides whether to wait on. An engine that dies again each time it is loaded is not waited for."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """clock: returns seconds."""
+        self._clock, self._furthest = clock, -1.0
+        self._until = clock() + AGAIN_S
+
+    def lasts(self, engine: EngineState | None) -> bool:
+        """Returns whether to wait on. engine: its state now; None if that is unknown."""
+        if engine is not None and engine.state == "loading" and engine.progress > self._furthest:
+            self._furthest = engine.progress
+            self._until = self._clock() + STALLED_S
+        return self._clock() < self._until
+
+
+def awaited(engine: EngineState | None) -> Progress:
+    """Returns what is waited for, in words."""
+    if engine is not None and engine.state == "loading":
+        model = "the embedded pair" if engine.model == EMBEDDED else engine.model
+        return Progress("loading", f"waiting for the engine: it is loading {model}", engine.progress)
+    return Progress("waiting", "waiting for the engine: it stopped, and is being started again")

@@ -33,36 +33,27 @@ class Endpoint(Protocol):
     """Something that answers conversations."""
 
     async def start(self) -> Info:
-        """Makes it ready (attaches to a server, or starts one) and says what it is.
-
-        Raises EndpointError, EngineDiedError.
-        """
-        ...
+        """Attaches to a server, or starts one, and says what it is. Raises EndpointError, EngineDiedError."""
 
     async def restart(self) -> Info:
         """Makes it ready again after the engine died; raises as `start` does."""
-        ...
 
     async def use(self, target: Path, draft: Path | None) -> Info:
         """Releases this engine and continues with one for these files; raises as `start` does.
 
         If that fails, `restart` tries these files again.
         """
-        ...
 
     def answer(
         self, messages: Sequence[Message], options: AnswerOptions
     ) -> AsyncGenerator[StreamEvent, None]:
         """Yields the rounds of an answer, and last its end. Closing the generator cancels the answer."""
-        ...
 
     async def count(self, messages: Sequence[Message], *, on_wait: OnProgress = lambda _: None) -> int | None:
         """Returns how many tokens the prompt of these messages has; None if the endpoint cannot say.
 
         on_wait: called, on the event loop, while this waits for an engine that is being loaded.
         """
-        ...
 
     async def close(self) -> None:
         """Releases it: a server that was started for this app ends."""
-        ...

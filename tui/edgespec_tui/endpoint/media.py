@@ -5,7 +5,7 @@ A chat keeps the names alone, so it stays small, and a file that is gone later i
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,8 @@ from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
 from edgespec_models.shelf.sizes import size_text
 
-SETTING = "media"  # of a turn: its files, as a list in JSON
+MEDIA = "media"  # setting of a turn: its files, as a list in JSON
+THUMBNAILS = "thumbnails"  # one for each of these files, likewise
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".avif", ".bmp")
 SOUNDS = (".wav", ".mp3")
 LARGEST = 30 * 2**20  # bytes of one file, as the server reads it
@@ -35,16 +36,16 @@ def mark_of(path: Path) -> str:
     return f"[{path.name}: {kind}, {size_text(len(_content(path)))}]"
 
 
-def media_of(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Returns the files that a turn's settings name."""
+def texts_of(settings: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """Returns the texts of a turn's setting that is a list of them: `MEDIA` or `THUMBNAILS`."""
     try:
-        told = json.loads(str(settings.get(SETTING, "[]")))
+        told = json.loads(str(settings.get(name, "[]")))
     except ValueError:
         return ()
     return tuple(map(str, told)) if isinstance(told, list) else ()
 
 
-def gone(files: tuple[str, ...]) -> list[str]:
+def gone(files: Iterable[str]) -> list[str]:
     """Returns the names of those that are no longer there."""
     return [Path(file).name for file in files if not Path(file).is_file()]
 
@@ -69,8 +70,6 @@ def _content(path: Path) -> bytes:
     except OSError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
     if not 0 < len(content) <= LARGEST:
-        most = size_text(LARGEST)
-        raise SettingError(
-            f"{path} is empty" if not content else f"{path} has more than {most}: make it smaller"
-        )
+        why = f"has more than {size_text(LARGEST)}: make it smaller" if content else "is empty"
+        raise SettingError(f"{path} {why}")
     return content

@@ -16,10 +16,10 @@ from edgespec_tui.endpoint.attached import AttachedEndpoint, Opening
 from edgespec_tui.endpoint.engine_state import LENT
 from edgespec_tui.endpoint.model_notes import PULL, note_of
 from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
-from edgespec_tui.plain.plain import PlainChat, one_answer, read_whole
+from edgespec_tui.plain.plain import PlainChat, one_answer
+from edgespec_tui.sessions.export import on_terminal, rescue, title_of
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.unwritten import on_terminal, rescue
-from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions, writable
+from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions
 
 
 def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
@@ -39,25 +39,29 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
     try:
         if arguments.list is not None:
             found = sessions.searched(arguments.list, limit=-1).result()
-            if sessions.unread:
-                raise SessionError(f"no chats can be listed: {sessions.unread}")
+            if sessions.storage.unread:
+                raise SessionError(f"no chats can be listed: {sessions.storage.unread}")
             print(listing(found))
             return 0
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
         ask = on_terminal() if arguments.prompt is None else None  # a program waits for the answer alone
         unwritten = sessions.close()
-        if arguments.prompt is None or sessions.was_open:  # else nobody expects it to be saved
+        if arguments.prompt is None or sessions.storage.was_open:  # else nobody expects it to be saved
             rescue(unwritten, ask=ask, tell=lambda sentence: _tell(f"edgespec: {sentence}"))
 
 
 def _talk(
     arguments: argparse.Namespace, endpoint: AttachedEndpoint, beginning: Beginning, sessions: Sessions
 ) -> int:
-    conversation = writable(first_conversation(arguments, sessions, beginning))
+    conversation = first_conversation(arguments, sessions, beginning)
+    if conversation.read_only:
+        title = title_of(conversation)
+        raise SessionError(f"{title!r} is open in another window: close it there, or start a new chat")
     once = arguments.prompt is not None
     talking = sys.stdin.isatty() and not once
-    prompt = read_whole(sys.stdin) if arguments.prompt == "-" else arguments.prompt
+    piped = arguments.prompt == "-"
+    prompt = sys.stdin.read().removesuffix("\n").removesuffix("\r") if piped else arguments.prompt
     with asyncio.Runner() as runner:
         chat = PlainChat(
             endpoint,

@@ -11,8 +11,8 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, Eng
 from edgespec_tui.plain.plain import PlainChat
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.export import export, title_of
-from edgespec_tui.sessions.names import short_name_of
 from edgespec_tui.sessions.rows import Listed, ago
+from edgespec_tui.sessions.search import short_name_of
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.terminal.typed_bytes import without_controls
@@ -111,11 +111,11 @@ class PlainLines:
         """
         pictures = " ".join(one for one in read if one.startswith(NAMED))
         if not self._talking:
-            return replace(with_files(QuestionText(pictures)).question, text=line, inserts=())
-        attached = with_files(QuestionText(f"{pictures} {line}".lstrip()))
-        if attached.missed:
-            self._chat.tell(f"(there is no file {', '.join(attached.missed)}: sent as written)")
-        return attached.question
+            return replace(with_files(QuestionText(pictures))[0], text=line, inserts=())
+        question, missed = with_files(QuestionText(f"{pictures} {line}".lstrip()))
+        if missed:
+            self._chat.tell(f"(there is no file {', '.join(missed)}: sent as written)")
+        return question
 
     def _command(self, name: str, rest: str) -> None:
         chat = self._chat
@@ -194,10 +194,13 @@ class PlainLines:
     def _found(self, words: str) -> list[Listed]:
         return self._chat.sessions.searched(words, limit=SHOWN).result()
 
-    def _open(self, name: str) -> None:
+    def _named(self, command: str, name: str) -> Conversation:
         if not name:
-            raise SettingError("/open needs the name of a chat: /sessions lists them")
-        found = self._chat.sessions.named(name).result()
+            raise SettingError(f"{command} needs the name of a chat: /sessions lists them")
+        return self._chat.sessions.named(name).result()
+
+    def _open(self, name: str) -> None:
+        found = self._named("/open", name)
         if found.read_only:
             raise SettingError(f"{title_of(found)!r} is open in another window: close it there first")
         if found.id != self._chat.conversation.id:
@@ -206,9 +209,7 @@ class PlainLines:
         self._chat.tell(resumed(found))
 
     def _delete(self, name: str) -> None:
-        if not name:
-            raise SettingError("/delete needs the name of a chat: /sessions lists them")
-        found = self._chat.sessions.named(name).result()
+        found = self._named("/delete", name)
         if found.id == self._chat.conversation.id:
             raise SettingError("this chat is open: start a new one with /clear, then delete it")
         assert found.id is not None

@@ -7,6 +7,7 @@ one that was given (`-p`). Answers go to stdout and nothing else does; figures, 
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,12 +18,9 @@ from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
 from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
-from edgespec_tui.endpoint.media import gone
-from edgespec_tui.plain.text import AsItComes, WholeSentences, figure_lines
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.turn_writer import TurnWriter
 
@@ -92,7 +90,7 @@ class PlainChat:
     def answer_to(self, question: Turn, begun: Turn | None = None) -> Turn:
         """Answers a question, again if it has an answer, or from where that ended; raises as `ask` does."""
         info = self.start()
-        writer = _Writer(self.out, WholeSentences() if self.by_sentence else AsItComes())
+        writer = _Writer(self.out, WholeSentences() if self.by_sentence else None)
         try:
             answer = self.runner.run(self._answer(question, info, writer, begun))
         except EngineDiedError:
@@ -117,25 +115,26 @@ class PlainChat:
             talk,
             last,
             n_ctx=info.n_ctx,
-            max_tokens=talk.max_tokens,
             on_wait=lambda progress: None if self.quiet else self.tell_progress(progress),
         )
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
-        if lost := gone(tuple(file for message in fitting.messages for file in message.media)):
-            self.tell(f"({', '.join(lost)} is no longer there: asked without it)")
-        options = talk.options(self.options)
-        turn = begun or talk.add("assistant", parent=question.id, model=info.model)
-        settings = {**talk.values(), "speculation": options.speculation, "left_out": len(fitting.left_out)}
-        figures = LiveFigures(plain_s=info.plain_s, speculation=options.speculation)
         making = TurnWriter(
-            self.endpoint, talk, replace(turn, settings=settings), figures, lambda: self.sessions.save(talk)
+            self.endpoint,
+            talk,
+            begun or talk.add("assistant", parent=question.id, model=info.model),
+            fitting,
+            talk.options(self.options),
+            keep=lambda: self.sessions.save(talk),
+            plain_s=info.plain_s,
         )
+        if lost := making.lost():
+            self.tell(f"({lost} is no longer there: asked without it)")
         task = asyncio.current_task()
         assert task is not None
         writer.on_failure = task.cancel
         try:
-            await making.run(fitting.messages, options, writer)
+            await making.run(writer)
         except asyncio.CancelledError:
             task.uncancel()
         if writer.failure:
@@ -150,16 +149,16 @@ class _Writer:
     """Where an answer is written as it comes. on_failure: called when the stream takes no more."""
 
     stream: TextIO
-    release: WholeSentences | AsItComes
+    release: WholeSentences | None  # None: every piece at once, for programs
     on_failure: Callable[[], object] = lambda: None
     failure: OSError | None = None
     _last: str = "\n"
 
     async def feed(self, text: str, reasoning: str, runs: Iterable[tuple[str, int]]) -> None:
-        self._write(self.release.feed(text))
+        self._write(self.release.feed(text) if self.release else text)
 
     async def end(self, turn: Turn) -> None:
-        self._write(self.release.end())
+        self._write(self.release.end() if self.release else "")
 
     def _write(self, text: str) -> None:
         if not text or self.failure:
@@ -178,17 +177,54 @@ class _Writer:
             self._write("\n")
 
 
-def read_whole(stream: TextIO) -> str:
-    """Returns a question that was piped in; raises SettingError if there is none."""
-    text = stream.read().removesuffix("\n").removesuffix("\r")
-    if not text.strip():
-        raise SettingError("the prompt is empty: say something for the model to answer")
-    return text
-
-
 def one_answer(chat: PlainChat, prompt: str, media: Sequence[str] = ()) -> int:
     """Answers one prompt; returns the exit code. Raises as `PlainChat.ask` does."""
     if not prompt.strip():
         raise SettingError("the prompt is empty: say something for the model to answer")
     answer = chat.ask(prompt, media=media)
     return INTERRUPTED if answer.finish == "cancelled" else 0
+
+
+LONGEST = 120  # characters that are held back at most
+END = re.compile(r"\n|[.!?:;。！？](?=\s)")
+
+
+@dataclass(slots=True)
+class WholeSentences:
+    """Releases text by lines and sentences: a screen reader speaks what appears, and would speak halves."""
+
+    _held: str = ""
+
+    def feed(self, text: str) -> str:
+        """Returns what may be written now."""
+        self._held += text
+        end = max((found.end() for found in END.finditer(self._held)), default=0)
+        if len(self._held) - end > LONGEST:
+            end = max(self._held.rfind(" ") + 1, end) or len(self._held)
+        out, self._held = self._held[:end], self._held[end:]
+        return out
+
+    def end(self) -> str:
+        """Returns what is left."""
+        out, self._held = self._held, ""
+        return out
+
+
+def figure_lines(figures: dict[str, float | int | str | None]) -> list[str]:
+    """Returns an answer's figures in one or two short lines."""
+    speed, first = figures.get("tok_per_s"), figures.get("ttft_s")
+    told = [f"{figures.get('n_tokens') or 0} tokens"]
+    told.append(f"{speed:.1f} tok/s" if isinstance(speed, float) else "too few tokens for a speed")
+    if isinstance(first, float):
+        told.append(f"first token after {first * 1000:.0f} ms")
+    prompt = figures.get("prompt_tokens")
+    lines = [", ".join(told) + (f" ({prompt} tokens of prompt)" if prompt is not None else "")]
+    rate, length = figures.get("acceptance_rate"), figures.get("mean_accepted_length")
+    if isinstance(rate, float):
+        more = [f"acceptance rate {rate:.2f} ({figures['accepted']} of {figures['drafted']})"]
+        if isinstance(length, float):
+            more.append(f"mean accepted length {length:.2f}")
+        if isinstance(speedup := figures.get("speedup_estimated"), float):
+            more.append(f"speed-up {speedup:.2f} (estimated)")
+        lines.append(", ".join(more))
+    return lines

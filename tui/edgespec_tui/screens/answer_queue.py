@@ -11,13 +11,10 @@ from dataclasses import replace
 
 from textual.worker import Worker, WorkerCancelled
 
-from edgespec.client.answer import AnswerOptions, Reading
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.endpoint.media import gone
-from edgespec_tui.screens.answer_stage import AnswerStage
-from edgespec_tui.sessions.context_fit import left_out_before
+from edgespec_tui.screens.chat_context import AnswerStage
+from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
@@ -77,17 +74,17 @@ class AnswerQueue:
         if editing is not None and editing.role == "assistant":
             await self._replace_answer(talk, editing, question.text)
             return
-        attached = await asyncio.to_thread(with_files, question)
-        if attached.missed:
-            screen.tell(f"There is no file {', '.join(attached.missed)}: sent as written.")
+        question, missed = await asyncio.to_thread(with_files, question)
+        if missed:
+            screen.tell(f"There is no file {', '.join(missed)}: sent as written.")
         if editing is None and self.running:
-            self.waiting.append(attached.question)
+            self.waiting.append(question)
             screen.show_waiting(self.waiting)
             self._keep(talk)
             return
         await self.stop()
         self.editing = None
-        self._begin(talk, await self._add(talk, attached.question, editing))
+        self._begin(talk, await self._add(talk, question, editing))
 
     def _writable(self) -> Conversation:
         """Returns the conversation on the screen; raises SettingError if another window writes it."""
@@ -114,13 +111,14 @@ class AnswerQueue:
         talk.draft = joined(question.typed() for question in self.waiting).draft()
         self._screen.context.keep(talk)
 
-    async def again(self, question: Turn) -> None:
-        """Answers a question anew; an older answer stays its sibling. Raises SettingError."""
+    async def again(self, turn: Turn) -> None:
+        """Answers a question anew, or an answer's; an older answer stays its sibling. Raises SettingError."""
         async with self.turn_taking:
             talk = self._writable()
             await self.stop()
             self._screen.show_banner("")
-            self._begin(talk, question)
+            of_answer = turn.parent if turn.role == "assistant" else None
+            self._begin(talk, turn if of_answer is None else talk.turns[of_answer])
 
     async def go_on(self, answer: Turn) -> None:
         """Continues an answer from where it ended. Raises SettingError if it cannot."""
@@ -172,11 +170,10 @@ class AnswerQueue:
             return False
         self._view, self._stirred = view, time.monotonic()
         try:
-            prepared = await self._prepare(talk, turn, view)
-            if prepared is None:
+            making = await self._prepare(talk, turn, view)
+            if making is None:
                 return False
-            making, messages, options = prepared
-            await making.run(messages, options, view)
+            await making.run(view)
         except asyncio.CancelledError:
             if talk.turns[turn.id].finish is None:  # it had not begun
                 self._unanswered(talk, turn, INTERRUPTED)
@@ -185,9 +182,7 @@ class AnswerQueue:
         self._ended(making)
         return making.error is None
 
-    async def _prepare(
-        self, talk: Conversation, turn: Turn, view: AnswerView
-    ) -> tuple[TurnWriter, list[Message], AnswerOptions] | None:
+    async def _prepare(self, talk: Conversation, turn: Turn, view: AnswerView) -> TurnWriter | None:
         """Waits for the engine and makes the request; None if there is none, with a message."""
         screen, context = self._screen, self._screen.context
         starting = context.engine.state == "starting"
@@ -203,41 +198,38 @@ class AnswerQueue:
         assert turn.parent is not None
         before = left_out_before(talk.path(turn.parent))
 
-        def tell(progress: Progress) -> None:
+        def heard(sentence: str) -> None:
             self._stirred = time.monotonic()
-            far = "" if progress.fraction is None else f", {progress.fraction:.0%}"
-            view.show_waiting(progress.text + far)
+            view.show_waiting(sentence)
+
+        def loads(progress: Progress) -> None:
+            heard(progress.text + ("" if progress.fraction is None else f", {progress.fraction:.0%}"))
 
         try:
-            fitting = await context.fit(talk, turn.id if turn.text else turn.parent, on_wait=tell)
+            last = turn.id if turn.text else turn.parent
+            fitting = await fit(context.engine.endpoint, talk, last, n_ctx=info.n_ctx, on_wait=loads)
         except EdgeSpecError as error:
             await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)
             return None
-        if lost := gone(tuple(file for message in fitting.messages for file in message.media)):
-            screen.tell(f"{', '.join(lost)} is no longer there: asked without it.")
         await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)
-        options = screen.options()
-        settings = {**talk.values(), "speculation": options.speculation, "left_out": len(fitting.left_out)}
-        turn = replace(turn, settings=settings)
         self._prompt_tokens = fitting.n_tokens
-        self.figures = LiveFigures(plain_s=self._plain_s or info.plain_s, speculation=options.speculation)
         view.show_waiting("reading the prompt")
-
-        def tell_reading(reading: Reading) -> None:
-            self._stirred = time.monotonic()
-            view.show_waiting(reading.sentence())
-
         making = TurnWriter(
-            context.endpoint,
+            context.engine.endpoint,
             talk,
             turn,
-            self.figures,
+            fitting,
+            replace(screen.options(), progress=True),
             keep=lambda: context.keep(talk),
+            plain_s=self._plain_s or info.plain_s,
             since_key=context.moments.since_key,
-            on_reading=tell_reading,
+            on_reading=lambda reading: heard(reading.sentence()),
         )
-        return making, fitting.messages, replace(options, progress=True)
+        self.figures = making.figures
+        if lost := making.lost():
+            screen.tell(f"{lost} is no longer there: asked without it.")
+        return making
 
     def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
         """Ends an answer that could not be started; returns what its place shows."""

@@ -1,25 +1,32 @@
 """What the keys of a chat do, and what can be done with a turn."""
 
+import random
+from collections.abc import Awaitable
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import SuspendNotSupported
 from textual.binding import BindingType
 from textual.widgets import Collapsible
 
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.system.odd_text import oddities
-from edgespec_tui.screens.chat_commands import ChatCommands
-from edgespec_tui.screens.chat_context import ChatContext
+from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sentence
+from edgespec_tui.screens.race import drawn
+from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.sessions.conversation import Turn, TurnRole
+from edgespec_tui.sessions.export import export
+from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.keys import key
-from edgespec_tui.widgets.answer_markdown import CodeFence
-from edgespec_tui.widgets.choice_list import ChoiceList
-from edgespec_tui.widgets.code_blocks import last_code
+from edgespec_tui.widgets.answer_body import CodeFence
+from edgespec_tui.widgets.attached_files import NAMED, read_file
 from edgespec_tui.widgets.external_editor import edited
+from edgespec_tui.widgets.markdown_blocks import last_code
+from edgespec_tui.widgets.panel import odds_against
 from edgespec_tui.widgets.prompt_input import PromptInput
-from edgespec_tui.widgets.question import QuestionText, question_of
-from edgespec_tui.widgets.slash_commands import SlashCommand
+from edgespec_tui.widgets.question import Insert, QuestionText, question_of
+from edgespec_tui.widgets.slash_commands import SlashCommand, parsed
 from edgespec_tui.widgets.turn_view import TurnView
 from edgespec_tui.widgets.welcome import Welcome
 
@@ -50,25 +57,15 @@ class ChatScreen(ConversationScreen):
         key("chat.scroll_down", "pagedown", "Scroll down", "A page down", first=True),
     ]
 
-    def __init__(self, context: ChatContext) -> None:
-        super().__init__(context)
-        self._slash_commands = ChatCommands(self)
-
     async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
         try:
-            if not await self._slash_commands.run(event.question.text):
+            if not await self._run_command(event.question.text):
                 await self.answers.ask(event.question)
                 for sentence in oddities(event.question.text):
-                    self.tell_error(as_sentence(sentence[:1].upper() + sentence[1:]))
+                    self.tell(as_sentence(sentence[:1].upper() + sentence[1:]), "error")
         except EdgeSpecError as error:
-            self.tell_error(str(error))
+            self.tell(str(error), "error")
             self.prompt.put_before(event.question)
-
-    def on_prompt_input_notice(self, event: PromptInput.Notice) -> None:
-        self.tell(event.sentence)
-
-    def on_prompt_input_choosing(self, event: PromptInput.Choosing) -> None:
-        self.query_one(ChoiceList).show(event.choices)
 
     async def begin_command(self, command: SlashCommand) -> None:
         """Runs a command without arguments; puts others into the input."""
@@ -76,6 +73,52 @@ class ChatScreen(ConversationScreen):
             self.prompt.fill(f"{command.name} ")
         else:
             self.prompt.post_message(PromptInput.Sent(QuestionText(command.name)))
+
+    async def _run_command(self, line: str) -> bool:
+        """Runs a line that is a command; returns False for one that is a question. Raises EdgeSpecError."""
+        if (found := parsed(line)) is None:
+            return False
+        command, rest = found
+        if command.action:
+            await self.run_action(command.action)
+        elif command.name in CHANGES:
+            self.tell(CHANGES[command.name](self.conversation, rest, self.context.prompts))
+            self.context.keep(self.conversation)
+            self.refresh_state()
+        elif command.name == "/read":
+            read = read_file(rest)
+            inserts = () if read.startswith(NAMED) else (Insert(0, len(read), ""),)
+            self.prompt.put_before(QuestionText(read, inserts))
+        elif command.name == "/export":
+            self.tell(f"Written to {export(self.conversation, rest, folder=Path())}.")
+        elif command.name == "/race":
+            await self.race(rest)
+        else:
+            assert command.name == "/speculation"
+            if self.speculation != on_or_off(rest):
+                self.action_speculation()
+        return True
+
+    async def race(self, text: str) -> None:
+        """Races a question, plain against speculative; without one, the last. Raises EdgeSpecError."""
+        engine, talk = self.context.engine, self.conversation
+        if engine.info is None or engine.state != "ready":
+            raise SettingError("there is no engine to race yet: wait until the model is loaded")
+        if engine.is_foreign:
+            raise SettingError(f"{engine.info.where} reports no speculation data: there is nothing to race")
+        questions = [turn for turn in talk.path() if turn.role == "user"]
+        if not text.strip() and not questions:
+            raise SettingError("there is no question to race: write one, then press F5")
+        await self.answers.stop()
+        if text.strip():
+            messages = [*talk.messages(), Message("user", text)]
+        else:
+            text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
+        drawn_race = drawn(engine.endpoint, messages, self.options(), rng=random.Random())
+        said = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
+        why = odds_against(engine.info.break_even)
+        shown = RaceScreen(drawn_race, text, said=said, tinted=self.transcript.tinted, why=why)
+        self.app.push_screen(shown, self.take_measured)
 
     def action_take_choice(self, number: int) -> None:
         """Takes one of the list above the input."""
@@ -90,9 +133,9 @@ class ChatScreen(ConversationScreen):
         elif event.action == "edit":
             self.edit(turn)
         elif event.action == "go_on":
-            await self._go_on(turn)
-        elif event.action == "again" and turn.parent is not None:
-            await self._again(self.conversation.turns[turn.parent])
+            await self._try(self.answers.go_on(turn))
+        elif event.action == "again":
+            await self._try(self.answers.again(turn))
         elif event.action == "branch":
             await self.open(self.conversation.branch(turn.id))
             self.tell("A new chat from here on; the old one is kept.")
@@ -103,7 +146,7 @@ class ChatScreen(ConversationScreen):
         siblings = self.conversation.siblings(turn.id)
         at = siblings.index(turn.id) + step
         if 0 <= at < len(siblings):
-            await self.stop_and_wait()
+            await self.answers.stop()
             self.conversation.select(siblings[at])
             self.context.keep(self.conversation)
             await self.transcript.show(self.conversation)
@@ -115,17 +158,11 @@ class ChatScreen(ConversationScreen):
         self.prompt.focus()
         self.show_banner("")
 
-    async def _again(self, question: Turn) -> None:
+    async def _try(self, doing: Awaitable[None]) -> None:
         try:
-            await self.answers.again(question)
+            await doing
         except EdgeSpecError as error:
-            self.tell_error(str(error))
-
-    async def _go_on(self, answer: Turn) -> None:
-        try:
-            await self.answers.go_on(answer)
-        except EdgeSpecError as error:
-            self.tell_error(str(error))
+            self.tell(str(error), "error")
 
     def _last(self, role: TurnRole) -> Turn | None:
         """Returns the last question or answer; None if there is none yet, with a message."""
@@ -145,14 +182,12 @@ class ChatScreen(ConversationScreen):
             return self.answering or self.answers.editing is not None or self.app.focused is not self.prompt
         if action == "again":
             return bool(self.conversation.turns) or None
-        if action in ABOUT_SPECULATION:
-            return not self.context.engine.is_foreign
-        return True
+        return action not in ABOUT_SPECULATION or not self.context.engine.is_foreign
 
     async def action_stop(self) -> None:
         """Stops the answer; leaves an edit; or goes back to the input."""
         if self.answering:
-            await self.stop_and_wait()
+            await self.answers.stop()
         elif self.answers.editing is not None:
             self.answers.editing = None
             self.show_banner("")
@@ -162,7 +197,7 @@ class ChatScreen(ConversationScreen):
     async def action_again(self) -> None:
         """Answers the last question again; the earlier answer stays, as a version."""
         if (question := self._last("user")) is not None:
-            await self._again(question)
+            await self._try(self.answers.again(question))
 
     def action_edit_last(self) -> None:
         """Edits the last question."""
@@ -177,7 +212,7 @@ class ChatScreen(ConversationScreen):
     async def action_go_on(self) -> None:
         """Continues the last answer from where it ended."""
         if (answer := self._last("assistant")) is not None:
-            await self._go_on(answer)
+            await self._try(self.answers.go_on(answer))
 
     def action_editor(self) -> None:
         """Opens the input in the editor that VISUAL or EDITOR names."""
@@ -185,9 +220,9 @@ class ChatScreen(ConversationScreen):
             with self.app.suspend():
                 text = edited(self.prompt.question().text)
         except SuspendNotSupported:
-            self.tell_error("an editor cannot be started from this terminal")
+            self.tell("an editor cannot be started from this terminal", "error")
         except EdgeSpecError as error:
-            self.tell_error(str(error))
+            self.tell(str(error), "error")
         else:
             if text is None:
                 self.tell("The editor ended with an error: nothing was changed.")
@@ -207,7 +242,8 @@ class ChatScreen(ConversationScreen):
 
     def action_saved(self) -> None:
         """Says where this chat is saved, to hands that save by habit."""
-        where = "is not saved" if self.context.sessions is None else "is saved as it goes (Ctrl+O lists all)"
+        saves = self.context.sessions.storage.was_open
+        where = "is saved as it goes (Ctrl+O lists all)" if saves else "is not saved"
         self.tell(f"This chat {where}. /export writes it to a file.")
 
     def action_copy_code(self) -> None:
@@ -237,17 +273,13 @@ class ChatScreen(ConversationScreen):
 
     async def action_race(self) -> None:
         """Races the text in the input, or the last question, plain against speculative."""
-        try:
-            await self._slash_commands.race(self.prompt.question().text)
-        except EdgeSpecError as error:
-            self.tell_error(str(error))
+        await self._try(self.race(self.prompt.question().text))
 
     async def action_demo(self) -> None:
         """Shows what speculation is for, on the embedded pair."""
-        from edgespec_tui.screens.demo import IN_CHAT  # most chats show none
-        from edgespec_tui.screens.demo_screen import DemoScreen
+        from edgespec_tui.screens.demo import IN_CHAT, DemoScreen  # most chats show none
 
-        await self.stop_and_wait()
+        await self.answers.stop()
         self.app.push_screen(DemoScreen(next_step=IN_CHAT))
 
     def action_scroll_up(self) -> None:

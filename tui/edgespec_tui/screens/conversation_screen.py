@@ -1,6 +1,8 @@
 """The screen of a chat: transcript, panel, input; asking, and showing the answer as it comes."""
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from textual import events
@@ -12,11 +14,11 @@ from textual.screen import Screen
 from textual.widgets import Static
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SessionError
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
-from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.widgets.choice_list import ChoiceList
+from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.notice_line import SECONDS, Kind, NoticeLine
@@ -43,6 +45,7 @@ class ConversationScreen(Screen[None]):
         self.conversation = Conversation()
         self.speculation = True
         self.measured: MeasuredSpeedUp | None = None
+        self.transcript, self.prompt = Transcript(), PromptInput()
         self.answers = AnswerQueue(self)
         self._begun = False
 
@@ -55,23 +58,15 @@ class ConversationScreen(Screen[None]):
         with Horizontal(id="middle"):
             with Column(id="talk"):
                 yield Welcome()
-                yield Transcript()
+                yield self.transcript
                 with Column(id="writing"):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
                     yield NoticeLine()
                     yield ChoiceList()
-                    yield PromptInput()
+                    yield self.prompt
             yield SpeculationPanel(id="panel")
         yield KeyLine(show_command_palette=True)
-
-    @property
-    def transcript(self) -> Transcript:
-        return self.query_one(Transcript)
-
-    @property
-    def prompt(self) -> PromptInput:
-        return self.query_one(PromptInput)
 
     @property
     def is_whole(self) -> bool:
@@ -85,7 +80,8 @@ class ConversationScreen(Screen[None]):
     async def on_mount(self) -> None:
         self._begun = True
         self.prompt.take_back = self.answers.take_back
-        self.prompt.names = self.context.prompts.names
+        self.prompt.names, self.prompt.tell = self.context.prompts.names, self.tell
+        self.prompt.show = self.query_one(ChoiceList).show
         self.prompt.focus()
         self.transcript.tinted = self.context.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
@@ -102,11 +98,11 @@ class ConversationScreen(Screen[None]):
             await self._open(conversation)
 
     async def _open(self, conversation: Conversation) -> None:
-        await self.stop_and_wait()
+        await self.answers.stop()
         if conversation is not self.conversation:
             self.conversation.draft = {}  # what is written goes with the window
             self.context.keep(self.conversation)
-            self.context.leave(self.conversation)
+            self.context.sessions.leave(self.conversation)
         self.conversation = conversation
         self.answers.forget()
         await self.transcript.show(conversation)
@@ -146,7 +142,9 @@ class ConversationScreen(Screen[None]):
         keys: (key, what it does, action), each of them also a button.
         """
         if not keys:
-            sentence = sentence or editing_told(self.answers.editing)
+            if not sentence and (turn := self.answers.editing):
+                does = "asks" if turn.role == "user" else "keeps"
+                sentence = f"Editing: Enter {does} it in place of the old one, Esc cancels."
         banner = self.query_one("#banner", Static)
         banner.display = bool(sentence or keys)
         buttons = []
@@ -163,12 +161,7 @@ class ConversationScreen(Screen[None]):
         engine, talk = self.context.engine, self.conversation
         kept = " (read only: open in another window)" if talk.read_only else ""
         self.query_one("#title", Static).update(Content(f"{talk.title or 'New chat'}{kept}"))
-        if engine.state == "starting":
-            model = "loading the engine"
-        elif engine.info is None:
-            model = "no engine"
-        else:
-            model = engine.names
+        model = "loading the engine" if engine.state == "starting" else engine.names or "no engine"
         self.query_one("#model", Static).update(Content(model))
         welcome = self.query_one(Welcome)
         empty = not talk.turns
@@ -184,7 +177,6 @@ class ConversationScreen(Screen[None]):
         state = PanelState(
             info=self.context.engine.info,
             speculation=self.speculation,
-            tinted=self.transcript.tinted,
             used=self.answers.used,
             measured=self.measured,
         )
@@ -202,9 +194,12 @@ class ConversationScreen(Screen[None]):
     async def _regain(self) -> None:
         """Lets a chat be changed here once the window that had it has gone."""
         talk = self.conversation
-        if talk.read_only and self.is_whole and (found := await self.context.regained(talk)) is not None:
-            await self.open(found)
-            self.tell("The other window has gone: this chat can be changed here.")
+        if not (talk.read_only and self.is_whole) or talk.id is None:
+            return
+        with suppress(SessionError):  # it was deleted there
+            if found := await asyncio.wrap_future(self.context.sessions.regained(talk.id)):
+                await self.open(found)
+                self.tell("The other window has gone: this chat can be changed here.")
 
     # -- asking
 
@@ -235,10 +230,6 @@ class ConversationScreen(Screen[None]):
         self.measured = measured or self.measured
         self.refresh_state()
 
-    async def stop_and_wait(self) -> None:
-        """Ends a running answer; its text stays."""
-        await self.answers.stop()
-
     def show_waiting(self, questions: Sequence[QuestionText]) -> None:
         """Shows the questions that wait for the answer to end."""
         waiting = self.query_one("#waiting", Static)
@@ -255,34 +246,18 @@ class ConversationScreen(Screen[None]):
         self.app.copy_to_clipboard(text)
         self.tell(f"Copied {what}.")
 
-    def tell(self, sentence: str) -> None:
-        """Shows a message for a moment."""
-        self.show_notice(sentence, "note")
-
-    def tell_error(self, sentence: str) -> None:
-        """Shows an error for a moment."""
-        self.show_notice(sentence, "error")
-
     def tell_odds(self, sentence: str) -> None:
         """Shows for a while why guesses hardly pay, where the panel has no room for it."""
         if not self.has_class("-wide"):
-            self.show_notice(sentence, "warning")
+            self.tell(sentence, "warning")
 
-    def show_notice(self, sentence: str, kind: Kind) -> None:
-        """Shows a message above the input; over another screen if that hides this one."""
+    def tell(self, sentence: str, kind: Kind = "note") -> None:
+        """Shows a message for a moment above the input; over another screen if that hides this one."""
         if self.app.screen is self:
             self.query_one(NoticeLine).tell(sentence, kind)
         else:
             severity: SeverityLevel = "information" if kind == "note" else kind
             self.notify(sentence, severity=severity, markup=False, timeout=SECONDS[kind])
-
-
-def editing_told(turn: Turn | None) -> str:
-    """Returns what Enter does to the turn that is being edited; empty if none is."""
-    if turn is None:
-        return ""
-    does = "asks" if turn.role == "user" else "keeps"
-    return f"Editing: Enter {does} it in place of the old one, Esc cancels."
 
 
 def as_sentence(text: str) -> str:

@@ -70,14 +70,13 @@ class HelpScreen(ModalScreen[None]):
         return lines + _part("Commands", commands, room, width=24)
 
     def _rows(self, group: str) -> list[tuple[str, str]]:
-        keys: dict[str, list[str]] = {}
-        said: dict[str, str] = {}
+        rows: dict[str, tuple[list[str], str]] = {}
         for active in sorted(self._bindings_shown, key=lambda active: "scroll" in active.binding.action):
             binding = active.binding
             if (binding.id or "").partition(".")[0] == group and binding.description:
-                keys.setdefault(binding.description, []).append(self.app.get_key_display(binding))
-                said[binding.description] = active.tooltip or binding.description
-        return [(" ".join(dict.fromkeys(keys[name])), said[name]) for name in keys]
+                new = list[str](), active.tooltip or binding.description
+                rows.setdefault(binding.description, new)[0].append(self.app.get_key_display(binding))
+        return [(" ".join(dict.fromkeys(keys)), does) for keys, does in rows.values()]
 
 
 def _part(title: str, rows: Sequence[tuple[str, str]], room: int, width: int = 14) -> list[Content]:

@@ -6,7 +6,7 @@ that is started measures it exactly, graphics cards included, and reports if it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,35 +59,10 @@ def fit_of(size: int, memory: int) -> Fit:
     return "fits" if share <= EASY else "tight" if share <= TIGHT else "too large"
 
 
-def memory_of_machine() -> int:
-    """Returns the bytes of memory that this machine has."""
-    return int(psutil.virtual_memory().total)
-
-
-def shelf(store: Store, *, memory: int | None = None) -> list[ShelfPair]:
-    """Returns all pairs: the installed by name, the embedded one, then the catalogue's that fit best first.
-
-    Raises SettingError if the store cannot be read.
-    """
-    memory = memory_of_machine() if memory is None else memory
-    try:
-        installed, default = store.pairs(), store.default()
-    except StoreError as error:
-        raise SettingError(str(error)) from None
-    names = {pair.name for pair in installed}
-    offered = [_offered(entry, memory) for entry in catalogue() if entry.name not in names]
-    order: list[Fit] = ["fits", "tight", "too large"]
-    return [
-        *(_installed(pair, memory, default=pair.name == default) for pair in installed),
-        _embedded(memory),
-        *sorted(offered, key=lambda pair: order.index(pair.fit)),
-    ]
-
-
 def _installed(pair: InstalledPair, memory: int, *, default: bool) -> ShelfPair:
     gain, speed = "", pair.speed
-    detail = [f"target {_file(pair.target.path)}"]
-    detail.append(f"draft {_file(pair.draft.path)}" if pair.draft else "no draft: guesses come from the text")
+    detail = [f"target {pair.target.path.name}"]
+    detail.append(f"draft {pair.draft.path.name}" if pair.draft else "no draft: guesses come from the text")
     if speed:
         told = f"{speed.tok_per_s:.1f} tok/s here"
         if speed.plain_tok_per_s:
@@ -169,15 +144,6 @@ def _gain_elsewhere(found: Found) -> str:
     return next((entry.gain for entry in known), "")
 
 
-def _file(path: Path) -> str:
-    return path.name
-
-
-def found(pairs: Iterable[ShelfPair], words: str) -> list[ShelfPair]:
-    """Returns the pairs that have every word, in their order."""
-    return [pair for pair in pairs if pair.holds(words)]
-
-
 class Shelf:
     """What the app knows of pairs. pull: the one that runs or ran last, if any; it outlives screens.
 
@@ -194,14 +160,29 @@ class Shelf:
         look: Callable[[int], Found | None] = lambda memory: None,
     ) -> None:
         """look: for models of other programs; returns the best that fits so many bytes of memory."""
-        self._store, self._hub, self._memory, self._look = store, hub, memory, look
+        self._store, self._hub, self._look = store, hub, look
+        self._memory = memory or int(psutil.virtual_memory().total)
         self.pull: ModelPull | None = None
         self.watched = False
         self.on_end: Callable[[ModelPull], None] = lambda _: None
 
     def pairs(self) -> list[ShelfPair]:
-        """Returns all pairs, as `shelf` does."""
-        return shelf(self._store, memory=self._memory)
+        """Returns all: the installed by name, the embedded one, then the catalogue's that fit best first.
+
+        Raises SettingError if the store cannot be read.
+        """
+        try:
+            installed, default = self._store.pairs(), self._store.default()
+        except StoreError as error:
+            raise SettingError(str(error)) from None
+        names = {pair.name for pair in installed}
+        offered = [_offered(entry, self._memory) for entry in catalogue() if entry.name not in names]
+        order: list[Fit] = ["fits", "tight", "too large"]
+        return [
+            *(_installed(pair, self._memory, default=pair.name == default) for pair in installed),
+            _embedded(self._memory),
+            *sorted(offered, key=lambda pair: order.index(pair.fit)),
+        ]
 
     def begin_pull(self, what: str) -> ModelPull:
         """Starts a pull; raises SettingError while another one runs."""
@@ -215,11 +196,11 @@ class Shelf:
 
     def look(self) -> Found | None:
         """Looks for models that other programs have downloaded; takes seconds."""
-        return self._look(self._memory or memory_of_machine())
+        return self._look(self._memory)
 
     def take(self, found: Found) -> ShelfPair:
         """Installs a pair of found models. Raises SettingError."""
-        return _installed(found.installed(self._store), self._memory or memory_of_machine(), default=True)
+        return _installed(found.installed(self._store), self._memory, default=True)
 
     def note_use(self, pair: ShelfPair) -> None:
         """Notes that a pair was chosen."""

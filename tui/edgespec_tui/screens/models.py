@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 
 from edgespec.errors import SettingError
 from edgespec_models.shelf.sizes import size_text
-from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, found
+from edgespec_tui.screens.model_shelf import Shelf, ShelfPair
 from edgespec_tui.widgets.key_line import KeyLine
 
 if TYPE_CHECKING:
@@ -28,18 +28,13 @@ HEADINGS = {"installed": "Installed", "embedded": "Ships with EdgeSpec", "catalo
 HOW = "Enter switches to an installed pair or pulls another."
 
 
-def column(text: str, width: int) -> str:
-    """Returns a text as wide as a column; longer ones are visibly cut."""
-    return text.ljust(width) if len(text) <= width else text[: width - 1] + "…"
-
-
 class ModelsScreen(ModalScreen[ShelfPair | None]):
     """Lists pairs; ends with the one to continue with, or None. A pull continues when the screen is left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", "Back", id="models.leave"),
+        Binding("escape", "dismiss", "Back", id="models.leave"),
         Binding("f8,ctrl+x", "stop", "Stop the pull", id="models.stop", priority=True),
-        Binding("down", "to_list", "To the list", id="models.to_list", show=False),
+        Binding("down", "app.focus('models-list')", "To the list", id="models.to_list", show=False),
     ]
 
     def __init__(self, shelf: Shelf, *, running: str = "") -> None:
@@ -92,7 +87,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         if self._choosing is not None:
             self._fill_drafts(options, self._choosing)
             return
-        pairs = found(self._pairs, "" if "/" in query else query)
+        pairs = [pair for pair in self._pairs if "/" in query or pair.holds(query)]
         kind = ""
         width = max(20, options.content_size.width or 200)
         for pair in pairs:
@@ -122,13 +117,13 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         here = bool(self._file) and file == self._file
         return Content.assemble(
             ("> " if here else "  ", "bold"),
-            column(pair.name, NAME),
+            Content(pair.name).truncate(NAME, ellipsis=True, pad=True),
             " ",
             size_text(pair.size).rjust(SIZE),
             "  ",
             pair.fit.ljust(FIT),
             "  ",
-            column(pair.gain, GAIN),
+            Content(pair.gain).truncate(GAIN, ellipsis=True, pad=True),
             "  ",
             ("files are gone" if pair.missing else pair.use, "dim"),
         )
@@ -144,11 +139,8 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
         options.focus()
 
     def _marked(self) -> ShelfPair | None:
-        options = self.query_one(OptionList)
-        if options.highlighted is None:
-            return None
-        name = options.get_option_at_index(options.highlighted).id
-        return next((pair for pair in self._pairs if pair.name == name), None)
+        option = self.query_one(OptionList).highlighted_option
+        return next((pair for pair in self._pairs if option and pair.name == option.id), None)
 
     def _note(self, sentence: str) -> None:
         self.query_one("#models-note", Static).update(Content(sentence))
@@ -191,14 +183,6 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             self._note(f"{pair.name} has lost files: pull it again, or run `edgespec rm {pair.name}`.")
         else:
             self.dismiss(pair)
-
-    def action_to_list(self) -> None:
-        """Goes from the search to the list."""
-        self.query_one(OptionList).focus()
-
-    def action_leave(self) -> None:
-        """Goes back to the chat; a pull continues."""
-        self.dismiss(None)
 
     # -- pulling
 

@@ -22,7 +22,7 @@ from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
 from edgespec.core.stats import Counts
 from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.widgets.origins import join, runs_of_round
+from edgespec_tui.widgets.origins import join
 from edgespec_tui.widgets.panel import MeasuredSpeedUp
 
 Runner = Literal["plain", "speculative"]
@@ -45,11 +45,9 @@ class Said:
     def add(self, told: StreamedRound) -> None:
         """Takes a round."""
         join(self.runs, "", len(told.reasoning))
-        text = told.round.text
-        spans = [(span.source, len(span.text)) for span in told.spans]
-        for source, n in spans or runs_of_round(text, told.pieces, told.round.sources):
-            join(self.runs, source, n)
-        self.text += told.reasoning + text
+        for span in told.spans:
+            join(self.runs, span.source, len(span.text))
+        self.text += told.reasoning + told.round.text
 
 
 @dataclass(slots=True)
@@ -87,11 +85,10 @@ class Lane:
     def note(self, told: StreamedRound, *, first: bool) -> None:
         """Takes a round of the current answer."""
         round_ = told.round
-        n = len(round_.tokens) or bool(round_.text or told.reasoning)
         self.answers[-1].add(told)
-        self.counts.count(round_, n)
+        self.counts.count(round_, told.n_tokens)
         if not first:
-            self.time(round_.seconds, n)
+            self.time(round_.seconds, told.n_tokens)
 
     def time(self, seconds: float, n: int) -> None:
         """Notes that so many tokens took so long."""
@@ -252,9 +249,8 @@ def together(results: Sequence[MeasuredSpeedUp]) -> MeasuredSpeedUp | None:
     """Returns the geometric means, whose ratio is the mean speed-up; None of nothing."""
     if not results:
         return None
-    speculative = math.exp(sum(math.log(one.speculative) for one in results) / len(results))
-    plain = math.exp(sum(math.log(one.plain) for one in results) / len(results))
-    return MeasuredSpeedUp(speculative, plain, len(results))
+    speculative = statistics.geometric_mean(one.speculative for one in results)
+    return MeasuredSpeedUp(speculative, statistics.geometric_mean(one.plain for one in results), len(results))
 
 
 def bounds(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> tuple[float, float]:

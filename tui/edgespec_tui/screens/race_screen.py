@@ -15,8 +15,8 @@ from textual.widgets import Static
 
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.screens.race import ALIKE, RUNNERS, Lane, Race, Runner, together, verdict
-from edgespec_tui.widgets.answer_markdown import AnswerSegment
-from edgespec_tui.widgets.drawing_pace import DrawingPace
+from edgespec_tui.widgets.answer_body import AnswerSegment
+from edgespec_tui.widgets.growing import DrawingPace
 from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.panel import MeasuredSpeedUp
 from edgespec_tui.widgets.segments import Segment

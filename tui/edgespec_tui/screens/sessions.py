@@ -3,7 +3,7 @@
 import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import ClassVar
 
@@ -12,27 +12,26 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from edgespec.errors import SessionError
+from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.search import words_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets.key_line import KeyLine
 
+MOST_FOUND, MOST_LISTED = 200, 1000
 SEARCH_AFTER_S = 0.15  # without another key
 
 
 def marked(text: Content, words: Sequence[str]) -> Content:
     """Returns a text with the search words highlighted."""
-    for word in words:
-        for hit in re.finditer(re.escape(word), text.plain, re.IGNORECASE):
-            text = text.stylize("bold not dim $text-accent", hit.start(), hit.end())
-    return text
+    any_word = re.compile("|".join(map(re.escape, words)), re.IGNORECASE)
+    return text.highlight_regex(any_word, style="bold not dim $text-accent")
 
 
 class SessionsScreen(ModalScreen[int | None]):
@@ -43,20 +42,13 @@ class SessionsScreen(ModalScreen[int | None]):
         Binding("f2", "rename", "Rename", id="sessions.rename", priority=True),
         Binding("delete,f8", "delete", "Delete", id="sessions.delete", priority=True),
         Binding("ctrl+z", "undo", "Undo delete", id="sessions.undo", priority=True),
-        Binding("down", "to_list", "To the list", id="sessions.to_list", show=False),
+        Binding("down", "app.focus('sessions-list')", "To the list", id="sessions.to_list", show=False),
     ]
 
-    class Renamed(Message):
-        """A chat has a new title."""
-
-        def __init__(self, id: int, title: str) -> None:
-            super().__init__()
-            self.id, self.title = id, title
-
-    def __init__(self, sessions: Sessions, open_now: int | None) -> None:
-        """open_now: the chat on the screen, which is not deleted here."""
+    def __init__(self, sessions: Sessions, talk: Conversation, on_rename: Callable[[], None]) -> None:
+        """talk: the chat on the screen, which is not deleted here. on_rename: called if that is renamed."""
         super().__init__()
-        self._sessions, self._open_now = sessions, open_now
+        self._sessions, self._talk, self._on_rename = sessions, talk, on_rename
         self._deleted: list[tuple[int, str]] = []
         self._renaming: int | None = None
         self._titles: dict[int, str] = {}
@@ -77,7 +69,7 @@ class SessionsScreen(ModalScreen[int | None]):
     async def _fill(self) -> None:
         """Lists what the search finds, and stays on the marked chat."""
         query = self.query_one("#sessions-search", Input).value
-        finding = self._sessions.searched(query) if query.strip() else self._sessions.listed()
+        finding = self._sessions.searched(query, limit=MOST_FOUND if query.strip() else MOST_LISTED)
         try:
             found = await asyncio.wrap_future(finding)
         except SessionError as error:
@@ -95,7 +87,7 @@ class SessionsScreen(ModalScreen[int | None]):
 
     def _line(self, one: Listed, words: Sequence[str]) -> Content:
         when = ago(time.time() - one.changed).rjust(10)
-        here = " (open)" if one.id == self._open_now else ""
+        here = " (open)" if one.id == self._talk.id else ""
         title = marked(Content(one.title or "Untitled"), words)
         asked = f"{one.questions} {'question' if one.questions == 1 else 'questions'}"
         about = " · ".join(filter(None, (asked, one.model, one.excerpt or one.beginning)))
@@ -106,11 +98,8 @@ class SessionsScreen(ModalScreen[int | None]):
         self.query_one("#sessions-note", Static).update(Content(sentence))
 
     def _marked(self) -> int | None:
-        options = self.query_one(OptionList)
-        if options.highlighted is None:
-            return None
-        id = options.get_option_at_index(options.highlighted).id
-        return int(id) if id else None
+        option = self.query_one(OptionList).highlighted_option
+        return int(option.id) if option and option.id else None
 
     @on(Input.Changed, "#sessions-search")
     def _search(self) -> None:
@@ -127,10 +116,6 @@ class SessionsScreen(ModalScreen[int | None]):
     def _open(self, event: OptionList.OptionSelected) -> None:
         if event.option.id:
             self.dismiss(int(event.option.id))
-
-    def action_to_list(self) -> None:
-        """Goes from the search to the list."""
-        self.query_one(OptionList).focus()
 
     def action_leave(self) -> None:
         """Leaves a rename, or goes back."""
@@ -159,14 +144,16 @@ class SessionsScreen(ModalScreen[int | None]):
         self._end_rename()
         if id is not None and title:
             if await self._do(self._sessions.renamed(id, title), f"Renamed to {title!r} now."):
-                self.post_message(self.Renamed(id, title))
+                if id == self._talk.id:
+                    self._talk.title = title
+                    self._on_rename()
 
     async def action_delete(self) -> None:
         """Deletes the marked chat; Ctrl+Z restores it."""
         id = self._marked()
         if id is None:
             return
-        if id == self._open_now:
+        if id == self._talk.id:
             self._note("This chat is open: start a new one first (Ctrl+N).")
             return
         title = self._titles[id]

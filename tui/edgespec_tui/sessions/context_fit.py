@@ -5,7 +5,7 @@ If something has to go, so much goes that half of the context is free, and it st
 what is the same at the beginning of two prompts is not evaluated again.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from edgespec.client.attach import OnProgress
@@ -26,25 +26,26 @@ class Fitting:
     n_tokens: int | None = None  # of the prompt, if known
 
 
-def leave_out(starts: Sequence[int], *, n_ctx: int, answer: int, before: int = 0) -> Generator[int, int, int]:
-    """Returns how many of the oldest turns are left out. It yields such a number, and is sent the tokens of
-    the prompt without them.
+async def leave_out(
+    starts: Sequence[int], count: Callable[[int], Awaitable[int]], *, n_ctx: int, answer: int, before: int
+) -> int:
+    """Returns how many of the oldest turns are left out. count: the tokens of the prompt without so many.
 
     starts: turns before which may be cut, ascending; the last of them is the last question. answer: tokens
     to keep free. before: turns that the last prompt left out. Raises PromptTooLongError, with both counts,
     if the last question alone is too long.
     """
     at = max((i for i, start in enumerate(starts) if start <= before), default=0)
-    if (yield starts[at]) <= n_ctx - answer:
+    if await count(starts[at]) <= n_ctx - answer:
         return starts[at]
     last = len(starts) - 1
-    alone = yield starts[last]
+    alone = await count(starts[last])
     if alone >= n_ctx:
         raise PromptTooLongError(alone, n_ctx)
     low, high = at + 1, last
     while low < high:
         middle = (low + high) // 2
-        if (yield starts[middle]) <= n_ctx // 2:
+        if await count(starts[middle]) <= n_ctx // 2:
             high = middle
         else:
             low = middle + 1
@@ -57,7 +58,6 @@ async def fit(
     question: int,
     *,
     n_ctx: int | None,
-    max_tokens: int | None,
     on_wait: OnProgress = lambda _: None,
 ) -> Fitting:
     """Returns the messages for an answer to `question`. Raises EndpointError, PromptTooLongError.
@@ -75,20 +75,18 @@ async def fit(
     if n_ctx is None:
         return Fitting(without(0), n_tokens=whole)
     starts = sorted({0, *(i for i, turn in enumerate(path) if turn.role == "user")})
-    answer = min(n_ctx // ANSWER_SHARE, max_tokens or n_ctx)
-    asking = leave_out(starts, n_ctx=n_ctx, answer=answer, before=left_out_before(path))
+    answer = min(n_ctx // ANSWER_SHARE, conversation.max_tokens or n_ctx)
     counts = {} if whole is None else {0: whole}
-    try:
-        wanted = next(asking)
-        while True:
-            if wanted not in counts:
-                counted = await endpoint.count(without(wanted), on_wait=on_wait)
-                counts[wanted] = estimated(without(wanted)) if counted is None else counted
-            if whole is None:
-                counts[wanted] = min(counts[wanted], n_ctx - 1)
-            wanted = asking.send(counts[wanted])
-    except StopIteration as found:
-        n_out: int = found.value
+
+    async def count(n_out: int) -> int:
+        if whole is None:
+            return min(estimated(without(n_out)), n_ctx - 1)
+        if n_out not in counts:
+            counted = await endpoint.count(without(n_out), on_wait=on_wait)
+            counts[n_out] = estimated(without(n_out)) if counted is None else counted
+        return counts[n_out]
+
+    n_out = await leave_out(starts, count, n_ctx=n_ctx, answer=answer, before=left_out_before(path))
     left_out = tuple(turn.id for turn in path[:n_out])
     return Fitting(without(n_out), left_out, None if whole is None else counts.get(n_out))
 

@@ -14,7 +14,7 @@ from typing import Literal
 from edgespec.client.answer import AnswerOptions
 from edgespec.core.values import FinishReason
 from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.endpoint.media import media_of
+from edgespec_tui.endpoint.media import MEDIA, texts_of
 
 TurnRole = Literal["user", "assistant"]
 Figure = float | int | str | None
@@ -149,5 +149,5 @@ def messages_of(path: Sequence[Turn], system: str) -> list[Message]:
         if turn.text:
             if told and told[-1].role == turn.role == "user":
                 told.pop()
-            told.append(Message(turn.role, turn.text, media_of(turn.settings)))
+            told.append(Message(turn.role, turn.text, texts_of(turn.settings, MEDIA)))
     return [Message("system", system), *told] if system else told

@@ -68,12 +68,18 @@ def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # conversations are private
     connection = connected(path)
     try:
-        _prepare(connection)
+        # if another program switches to a write-ahead log too, SQLite is busy without waiting
+        begin(connection, "PRAGMA journal_mode = WAL", until=time.monotonic() + BUSY_S)
+        connection.execute("PRAGMA synchronous = NORMAL")  # a power cut costs seconds, never the file
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         version = _format(connection, path, len(migrations))
         if path.stat().st_size <= CHECKED_AT_OPENING:
             found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if found != "ok":
-                raise _damage(found)
+                error = sqlite3.DatabaseError(found.splitlines()[0])
+                error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+                raise error
         if 0 < version < len(migrations):
             _keep_copy(connection, path, version)
         migrate(connection, migrations)
@@ -126,24 +132,18 @@ def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def in_memory() -> sqlite3.Connection:
-    """Returns a connection to an empty database that ends with the program."""
+def in_memory(like: sqlite3.Connection | None = None) -> sqlite3.Connection:
+    """Returns a connection to a database that ends with the program: empty, or a copy of another."""
     connection = connected(":memory:")
-    connection.execute("PRAGMA foreign_keys = ON")
-    migrate(connection, MIGRATIONS)
+    try:
+        if like is not None:
+            like.backup(connection)
+        connection.execute("PRAGMA foreign_keys = ON")
+        migrate(connection, MIGRATIONS)
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    _write_ahead(connection)
-    connection.execute("PRAGMA synchronous = NORMAL")  # a power cut costs seconds, never the file
-    connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
-
-
-def _write_ahead(connection: sqlite3.Connection) -> None:
-    """Switches to a write-ahead log. If another program does so too, SQLite is busy without waiting."""
-    begin(connection, "PRAGMA journal_mode = WAL", until=time.monotonic() + BUSY_S)
 
 
 def _format(connection: sqlite3.Connection, path: Path, newest: int) -> int:
@@ -187,7 +187,7 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         for script in migrations[version:]:
-            for statement in _statements(script):
+            for statement in script.split(";\n"):  # `executescript` would commit before the first
                 connection.execute(statement)
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         connection.execute(f"PRAGMA user_version = {max(version, len(migrations))}")
@@ -198,26 +198,9 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:
         raise
 
 
-def _statements(script: str) -> list[str]:
-    """Returns the statements of a script; `executescript` would commit before the first."""
-    found, begun = [], ""
-    for line in script.splitlines(keepends=True):
-        begun += line
-        if sqlite3.complete_statement(begun):
-            found.append(begun)
-            begun = ""
-    return found
-
-
 def is_damage(error: sqlite3.Error) -> bool:
     """True if the file itself is damaged."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
-
-
-def _damage(found: str) -> sqlite3.DatabaseError:
-    error = sqlite3.DatabaseError(found.splitlines()[0])
-    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-    return error
 
 
 def set_aside(path: Path, *, now: float) -> Path:

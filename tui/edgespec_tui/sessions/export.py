@@ -3,14 +3,16 @@
 import json
 import os
 import re
-from collections.abc import Iterable
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.sessions.names import name_of
 from edgespec_tui.sessions.rows import short_title
+from edgespec_tui.sessions.search import name_of
 
 FORMAT = "edgespec-session"
 VERSION = 1
@@ -32,13 +34,10 @@ def as_markdown(conversation: Conversation) -> str:
         if turn.role == "user":
             parts += ["## You", turn.text]
         else:
-            parts += [f"## {turn.model or 'Assistant'}", *_thought(turn), _ended(turn), _figures(turn)]
+            thought = turn.reasoning.strip()
+            folded = f"<details><summary>Reasoning</summary>\n\n{thought}\n\n</details>" if thought else ""
+            parts += [f"## {turn.model or 'Assistant'}", folded, _ended(turn), _figures(turn)]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
-
-
-def _thought(turn: Turn) -> Iterable[str]:
-    if turn.reasoning.strip():
-        yield "<details><summary>Reasoning</summary>\n\n" + turn.reasoning.strip() + "\n\n</details>"
 
 
 def _ended(turn: Turn) -> str:
@@ -98,10 +97,10 @@ def _turn(turn: Turn) -> dict[str, object]:
     }
 
 
-def suggested_name(conversation: Conversation) -> str:
-    """Returns a file name for a conversation's Markdown."""
+def suggested_name(conversation: Conversation, ending: str = ".md") -> str:
+    """Returns a file name for a conversation."""
     words = re.sub(r"[^\w.-]+", "-", title_of(conversation).lower()).strip("-.")
-    return (words[:NAME_LENGTH].rstrip("-.") or "chat") + ".md"
+    return (words[:NAME_LENGTH].rstrip("-.") or "chat") + ending
 
 
 def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
@@ -143,3 +142,51 @@ def _free(path: Path) -> Path:
         number += 1
         found = path.with_stem(f"{path.stem}-{number}")
     return found
+
+
+def rescue(
+    chats: Sequence[Conversation], *, ask: Callable[[str], str] | None, tell: Callable[[str], None]
+) -> None:
+    """Says which chats are not saved, and writes each to a folder of the user's choice, as JSON.
+
+    ask: shows a sentence and returns the reply; None if nobody can be asked. Without a reply they
+    go to a folder of their own among the temporary files.
+    """
+    if not chats:
+        return
+    titles = ", ".join(repr(title_of(chat)) for chat in chats)
+    tell(f"not saved, because the file of chats could not be written: {titles}")
+    while True:
+        try:
+            name = ask("A folder to save them in (Enter: the temporary folder): ").strip() if ask else ""
+        except (EOFError, KeyboardInterrupt, OSError):
+            name, ask = "", None
+        try:
+            folder = Path(name).expanduser() if name else Path(tempfile.mkdtemp(prefix="edgespec-chats-"))
+            folder.mkdir(parents=True, exist_ok=True)
+            for chat in chats:
+                export(chat, str(_free(folder / suggested_name(chat, ".json"))), folder=folder)
+        except (SessionError, OSError, RuntimeError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            tell(f"{name or 'the temporary folder'} cannot be made: {why}" if why else f"{error}")
+            if ask is None:
+                tell("what was said since then is lost")
+                return
+            continue
+        tell(f"saved completely in {folder}")
+        return
+
+
+def on_terminal() -> Callable[[str], str] | None:
+    """Returns what asks on the terminal; None if there is none."""
+    there = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    return _asked if there else None
+
+
+def _asked(sentence: str) -> str:
+    sys.stderr.write(sentence)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line

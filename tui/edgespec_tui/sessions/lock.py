@@ -10,7 +10,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from edgespec.errors import SessionError
-from edgespec_tui.sessions.names import short_name_of
+from edgespec_tui.sessions.search import short_name_of
 
 
 class SessionLocks:

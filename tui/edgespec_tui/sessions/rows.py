@@ -131,16 +131,7 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
         "WHERE session = ? ORDER BY id",
         (id,),
     )
-    turns = [
-        replace(
-            Turn(*row[:6]),
-            runs=_runs(row[6]),
-            figures=_object(row[7]),
-            model=row[8],
-            settings=_object(row[9]),
-        )
-        for row in rows
-    ]
+    turns = [Turn(*(*row[:6], _runs(row[6]), _object(row[7]), row[8], _object(row[9]))) for row in rows]
     ids = {turn.id for turn in turns}
     return Conversation(
         id=id,

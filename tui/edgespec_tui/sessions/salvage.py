@@ -25,14 +25,9 @@ def _reading(path: Path, how: str) -> Iterator[sqlite3.Connection]:
 def copy_in_memory(path: Path) -> sqlite3.Connection | None:
     """Returns a copy of a file of ours that cannot be written, in memory; None if it cannot be read."""
     for how in ("mode=ro", "immutable=1"):
-        memory = database.connected(":memory:")
         with suppress(sqlite3.Error), _reading(path, how) as file:
             if database.is_ours(file):
-                file.backup(memory)
-                memory.execute("PRAGMA foreign_keys = ON")
-                database.migrate(memory, database.MIGRATIONS)
-                return memory
-        memory.close()
+                return database.in_memory(file)
     return None
 
 

@@ -1,6 +1,6 @@
 """Sessions: conversations that outlive the program, saved while they grow.
 
-    sessions = Sessions.opened(config.data_folder(), on_notice=tell)
+    sessions = Sessions(config.data_folder(), on_notice=tell)
     sessions.save(conversation)                     # whenever something changed; never waits
     found = await asyncio.wrap_future(sessions.searched("lock"))
 
@@ -11,9 +11,8 @@ file) is reported once, in a sentence, to `on_notice`, from that thread; the cha
 written as soon as that works again.
 """
 
-from __future__ import annotations
-
 import atexit
+import math
 import secrets
 import sqlite3
 import threading
@@ -21,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,8 +29,8 @@ from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows, search
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.lock import SessionLocks
-from edgespec_tui.sessions.names import NAME_BITS, short_name_of, the_one
 from edgespec_tui.sessions.rows import Changes, Listed
+from edgespec_tui.sessions.search import NAME_BITS, short_name_of, the_one
 from edgespec_tui.sessions.storage import SessionStorage
 
 _T = TypeVar("_T")
@@ -40,48 +39,37 @@ RETRY_S = 5.0  # between attempts to write to a disk that was full
 
 
 class Sessions:
-    """All sessions of a user. Made by `opened`; `close` writes what is left."""
+    """All sessions of a user. `close` writes what is left."""
 
     def __init__(
         self,
-        storage: SessionStorage,
-        locks: SessionLocks,
+        folder: Path | None,
         *,
         on_notice: Callable[[str], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._storage, self._locks, self._tell, self._clock = storage, locks, on_notice, clock
+        """folder: None keeps them in memory alone. Making them never fails, and never waits.
+
+        on_notice: called with a sentence, from another thread, for what a person should know: a damaged
+        file set aside, a disk that is full, and that it no longer is.
+        """
+        path = folder / "sessions.db" if folder else None
+        self.storage = SessionStorage(path, on_notice=on_notice, clock=clock)
+        self._locks = SessionLocks(folder / "session-locks" if folder else None)
+        self._tell, self._clock = on_notice, clock
         self._told = ""  # the last notice of a failed write
         self._handed: dict[int, Changes] = {}  # all that was ever handed over, by session
         self._pending: dict[int, Changes] = {}  # the part of it that is not written yet
         self._writing: dict[int, Changes] = {}  # the part that is being written
         self._jobs: deque[tuple[Callable[[sqlite3.Connection], Any], Future[Any], bool]] = deque()
         self._deleted: set[int] = set()
-        self._due: float | None = None
+        self._due = math.inf  # when pending changes are written, monotonic
         self._closing = False
         self._unwritten: list[Conversation] = []
         self._change = threading.Condition()
         self._thread = threading.Thread(target=self._work, name="sessions", daemon=True)
         self._thread.start()
         atexit.register(self.close)
-
-    @classmethod
-    def opened(
-        cls,
-        folder: Path | None,
-        *,
-        on_notice: Callable[[str], None],
-        clock: Callable[[], float] = time.time,
-    ) -> Sessions:
-        """Returns the sessions of a folder; None keeps them in memory alone. Never fails, never waits.
-
-        on_notice: called with a sentence, from another thread, for what a person should know: a damaged
-        file set aside, a disk that is full, and that it no longer is.
-        """
-        path = folder / "sessions.db" if folder else None
-        storage = SessionStorage(path, on_notice=on_notice, clock=clock)
-        locks = SessionLocks(folder / "session-locks" if folder else None)
-        return cls(storage, locks, on_notice=on_notice, clock=clock)
 
     # -- writing
 
@@ -106,7 +94,7 @@ class Sessions:
             waiting = self._pending.setdefault(conversation.id, Changes(head))
             waiting.head = head
             waiting.turns.update(fresh)
-            if self._due is None:
+            if self._due == math.inf:
                 self._due = time.monotonic() + BATCH_S
                 self._change.notify()
 
@@ -125,17 +113,9 @@ class Sessions:
 
         self._asked(let_go)
 
-    def flushed(self) -> Future[None]:
-        """Returns a future for when all that was handed over is written (or reported as impossible)."""
-        return self._asked(lambda _: None)
-
     # -- reading
 
-    def listed(self, *, limit: int = 1000) -> Future[list[Listed]]:
-        """Finds the sessions, the one that changed last first."""
-        return self._asked(lambda connection: rows.listed(connection, limit=limit), reading=True)
-
-    def searched(self, query: str, *, limit: int = 200) -> Future[list[Listed]]:
+    def searched(self, query: str = "", *, limit: int = 1000) -> Future[list[Listed]]:
         """Finds the sessions with every word of `query`, each with an excerpt, the newest first."""
         return self._asked(lambda connection: search.searched(connection, query, limit=limit), reading=True)
 
@@ -148,12 +128,12 @@ class Sessions:
 
     def newest(self) -> Future[Conversation | None]:
         """Reads the session that changed last; None if there is none."""
-
-        def newest(connection: sqlite3.Connection) -> Conversation | None:
-            found = rows.listed(connection, limit=1)
-            return self._load(connection, found[0].id) if found else None
-
-        return self._asked(newest, reading=True)
+        return self._asked(
+            lambda connection: next(
+                (self._load(connection, found.id) for found in rows.listed(connection, limit=1)), None
+            ),
+            reading=True,
+        )
 
     def named(self, text: str) -> Future[Conversation]:
         """Reads the session with this title, or whose name begins so, or whose title has this text.
@@ -200,7 +180,7 @@ class Sessions:
         title = " ".join(title.split())
 
         def rename(connection: sqlite3.Connection) -> None:
-            with self._ours(id):
+            with self._locks.held(id, keep=id in self._handed):
                 rows.rename(connection, id, title)
                 with self._change:
                     if known := self._handed.get(id):
@@ -215,7 +195,7 @@ class Sessions:
         """
 
         def delete(connection: sqlite3.Connection) -> None:
-            with self._ours(id):
+            with self._locks.held(id, keep=id in self._handed):
                 rows.mark_deleted(connection, id, at=self._clock())
                 self._deleted.add(id)
 
@@ -229,9 +209,6 @@ class Sessions:
             self._deleted.discard(id)
 
         return self._asked(restore, changing=id)
-
-    def _ours(self, id: int) -> AbstractContextManager[None]:
-        return self._locks.held(id, keep=id in self._handed)
 
     # -- the thread
 
@@ -249,19 +226,9 @@ class Sessions:
             else:
                 self._jobs.append((work, future, reading))
                 if changing is not None:
-                    self._storage.touched.add(changing)
+                    self.storage.touched.add(changing)
                 self._change.notify()
         return future
-
-    @property
-    def was_open(self) -> bool:
-        """True if chats could be saved at some time."""
-        return self._storage.was_open
-
-    @property
-    def unread(self) -> str:
-        """Why earlier chats are not listed although there is a file of them; empty if they are."""
-        return self._storage.unread
 
     def close(self, timeout: float = 2 * database.BUSY_S) -> list[Conversation]:
         """Writes what is left, removes what was deleted, and ends the thread.
@@ -269,26 +236,24 @@ class Sessions:
         Returns the conversations that could not be written whole: only this process has them. A file that
         another program holds is waited for as long as ever; a disk that does not answer, until `timeout`.
         """
-        self._storage.busy_until = min(self._storage.busy_until, time.monotonic() + database.BUSY_S)
+        self.storage.busy_until = min(self.storage.busy_until, time.monotonic() + database.BUSY_S)
         with self._change:
             self._closing = True
             self._change.notify()
         self._thread.join(timeout)
         atexit.unregister(self.close)
-        return (
-            self._in_memory({**self._writing, **self._pending})
-            if self._thread.is_alive()
-            else self._unwritten
-        )
+        if self._thread.is_alive():
+            return self._in_memory({**self._writing, **self._pending})
+        return self._unwritten
 
     def _work(self) -> None:
-        self._storage.open(self._recovered)
+        self.storage.open(self._recovered)
         while True:
             with self._change:
-                while not (self._jobs or self._closing or self._is_due()):
-                    self._change.wait(self._wait_s())
+                while not (self._jobs or self._closing) and (wait_s := self._due - time.monotonic()) > 0:
+                    self._change.wait(min(wait_s, threading.TIMEOUT_MAX))
                 work = self._jobs.popleft() if self._jobs else None
-                pending, self._pending, self._due = self._pending, {}, None
+                pending, self._pending, self._due = self._pending, {}, math.inf
                 self._writing = pending
                 ending = self._closing and work is None
             self._write(pending)
@@ -299,16 +264,11 @@ class Sessions:
                 break
         with suppress(SessionError):
             before = self._clock() - 86400.0
-            self._storage.do(lambda connection: rows.purge(connection, self._deleted, before=before))
-        self._unwritten = self._lost()
-        self._storage.close()
+            self.storage.do(lambda connection: rows.purge(connection, self._deleted, before=before))
+        lost = [*self.storage.unwritten(), *self._in_memory(self._pending)]  # what not even memory took
+        self._unwritten = list({talk.id: talk for talk in lost}.values())
+        self.storage.close()
         self._locks.give_all_back()
-
-    def _lost(self) -> list[Conversation]:
-        """Returns what could not be written: what is in memory alone, and what not even memory took."""
-        found = {talk.id: talk for talk in self._storage.unwritten()}
-        found |= {talk.id: talk for talk in self._in_memory(self._pending)}
-        return list(found.values())
 
     def _in_memory(self, changes: dict[int, Changes]) -> list[Conversation]:
         """Returns the conversations with these changes, as they were handed over."""
@@ -320,24 +280,18 @@ class Sessions:
                     found.append(talk)
         return found
 
-    def _is_due(self) -> bool:
-        return self._due is not None and time.monotonic() >= self._due
-
-    def _wait_s(self) -> float | None:
-        return None if self._due is None else max(0.0, self._due - time.monotonic())
-
     def _write(self, pending: dict[int, Changes]) -> None:
-        if not pending and not self._storage.waiting:
+        if not pending and not self.storage.waiting:
             return
 
         def write(connection: sqlite3.Connection) -> None:
             for id, changes in pending.items():
                 rows.write(connection, id, changes, now=self._clock())
 
-        self._storage.touched |= pending.keys()
+        self.storage.touched |= pending.keys()
         failed = False
         try:
-            self._storage.do(write)
+            self.storage.do(write)
             self._told = ""
         except SessionError as error:  # such as another program having the file for seconds
             failed = True
@@ -345,22 +299,17 @@ class Sessions:
                 self._told = told
                 self._tell(f"{told}; trying again")
         with self._change:
-            if failed:
-                self._keep_pending(pending)
-            if failed or self._storage.waiting:
-                self._due = self._due or time.monotonic() + RETRY_S
-
-    def _keep_pending(self, older: dict[int, Changes]) -> None:
-        """Puts back what could not be written, below what came since."""
-        for id, changes in older.items():
-            newer = self._pending.get(id, changes)
-            self._pending[id] = Changes(newer.head, {**changes.turns, **newer.turns})
+            for id, older in pending.items() if failed else ():
+                newer = self._pending.get(id, older)  # what came since
+                self._pending[id] = Changes(newer.head, {**older.turns, **newer.turns})
+            if failed or self.storage.waiting:
+                self._due = min(self._due, time.monotonic() + RETRY_S)
 
     def _do(self, work: Callable[[sqlite3.Connection], Any], future: Future[Any], reading: bool) -> None:
         if not future.set_running_or_notify_cancel():
             return
         try:
-            future.set_result(self._storage.do(work, reading=reading))
+            future.set_result(self.storage.do(work, reading=reading))
         except BaseException as error:  # as executors do: the caller gets it, and the thread continues
             future.set_exception(error)
 

@@ -101,24 +101,18 @@ class SessionStorage:
         self._return_to_file()
         connection = self._memory or self._file
         assert connection is not None
+        what = self._path if connection is self._file else "chats"
         try:
-            return self._whole(connection, work, reading=reading)
+            try:
+                return self._whole(connection, work, reading=reading)
+            except sqlite3.Error as error:  # what the file refused is repeated on a new file, or in memory
+                code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+                if connection is self._memory or code not in (*database.DAMAGE, *NO_ROOM):
+                    raise
+                again = self._anew if code in database.DAMAGE else self._into_memory
+                return self._whole(again(error), work)
         except sqlite3.Error as error:
-            if connection is self._memory:
-                raise SessionError(f"chats cannot be read or written: {error}") from None
-            return self._again(work, error)
-
-    def _again(self, work: Callable[[sqlite3.Connection], _T], error: sqlite3.Error) -> _T:
-        """Repeats work that the file refused: on a new file, or in memory."""
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        try:
-            if code in database.DAMAGE:
-                return self._whole(self._anew(error), work)
-            if code in NO_ROOM:
-                return self._whole(self._into_memory(error), work)
-        except sqlite3.Error as second:
-            error = second
-        raise SessionError(f"{self._path} cannot be read or written: {error}") from None
+            raise SessionError(f"{what} cannot be read or written: {error}") from None
 
     def _anew(self, error: sqlite3.Error) -> sqlite3.Connection:
         """Returns a connection to replace one whose file is damaged."""
@@ -140,11 +134,8 @@ class SessionStorage:
             f"{self._path} cannot be written ({error}): the chat continues in memory and is saved as soon "
             "as there is room"
         )
-        memory = database.connected(":memory:")
-        self._file.backup(memory)
-        memory.execute("PRAGMA foreign_keys = ON")
-        self._memory, self._tried = memory, time.monotonic()
-        return memory
+        self._memory, self._tried = database.in_memory(self._file), time.monotonic()
+        return self._memory
 
     def _return_to_file(self) -> None:
         """Writes to the file what is in memory alone, if that works again."""
@@ -196,11 +187,7 @@ class SessionStorage:
         for id in sorted(self.touched):
             with suppress(sqlite3.Error, ValueError, TypeError):
                 found.append(rows.read(self._memory, id))
-        return [
-            conversation
-            for conversation in found
-            if conversation and (conversation.turns or conversation.draft)
-        ]
+        return [talk for talk in found if talk and (talk.turns or talk.draft)]
 
     def close(self) -> None:
         """Closes the file."""
@@ -211,10 +198,6 @@ class SessionStorage:
 
 def _reason(path: Path, error: Exception) -> str:
     """Says why a file cannot be opened."""
-    if isinstance(error, sqlite3.Error):
-        return f"{path} cannot be opened ({error})"
-    return (
-        f"{error.filename or path} cannot be written ({error.strerror})"
-        if isinstance(error, OSError)
-        else str(error)
-    )
+    if isinstance(error, OSError):
+        return f"{error.filename or path} cannot be written ({error.strerror})"
+    return f"{path} cannot be opened ({error})" if isinstance(error, sqlite3.Error) else str(error)

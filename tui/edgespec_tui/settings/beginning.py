@@ -2,27 +2,26 @@
 
 import argparse
 import getpass
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.core.values import DRAFT_LENGTHS
 from edgespec.errors import SessionError, SettingError
-from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order
+from edgespec.sampling.settings import NUMBERS, Sampling, logit_bias_of, sampler_order
 from edgespec.system import config
 from edgespec.system.named_file import read_text
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import FILE, AppNames, Settings, read
 from edgespec_tui.settings.values import ANSWER
 
 LONGEST_KEY = 2**12  # characters
-MOST_BIAS = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +44,9 @@ def settings_path() -> Path:
 def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Beginning:
     """Returns what flags and settings file ask for. Raises SettingError for a flag that makes no sense."""
     settings, complaints = read(settings_path(), known=known)
-    explicit = {name: _number(arguments, name) for name in ANSWER if getattr(arguments, name) is not None}
+    explicit = {name: value for name in ANSWER if (value := getattr(arguments, name)) is not None}
+    for name, value in explicit.items():
+        ANSWER[name].check("-n" if name == "max_tokens" else name, value)
     sampling = {name: value for name, value in explicit.items() if name in NUMBERS}
     length = arguments.draft_length
     if length is not None:
@@ -58,8 +59,8 @@ def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Be
         settings,
         system=settings.system if arguments.system is None else arguments.system,
         sampling={**settings.sampling, **sampling},
-        seed=_whole(explicit.get("seed", settings.seed)),
-        max_tokens=_whole(explicit.get("max_tokens", settings.max_tokens)),
+        seed=explicit.get("seed", settings.seed),
+        max_tokens=explicit.get("max_tokens", settings.max_tokens),
         speculation=settings.speculation and not plain,
         drafter=drafter,
         draft_length=settings.draft_length if length is None else length,
@@ -74,66 +75,33 @@ def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Be
     return Beginning(settings, options, complaints, explicit, arguments.system)
 
 
-def _number(arguments: argparse.Namespace, name: str) -> float:
-    """Returns the value of a flag; raises SettingError."""
-    value: Any = getattr(arguments, name)
-    if not ANSWER[name].holds(value):
-        shown = "-n" if name == "max_tokens" else name
-        raise SettingError(f"{shown} is {value}: it must be {ANSWER[name].allowed}")
-    return value  # type: ignore[no-any-return]
-
-
 def _beside(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Returns the fields of requests that are not numbers; raises SettingError."""
-    Sampling(dry_sequence_breakers=tuple(arguments.dry_breaker))
+    """Returns the fields of requests that are not numbers (JSON has no infinity); raises SettingError."""
+    bias = logit_bias_of(arguments.logit_bias)
+    Sampling(logit_bias=bias, dry_sequence_breakers=tuple(arguments.dry_breaker))
     fields = {
-        "logit_bias": dict(_bias(text) for text in arguments.logit_bias),
+        "logit_bias": {str(token): value if value > -math.inf else False for token, value in bias.items()},
         "dry_sequence_breakers": arguments.dry_breaker,
         "samplers": arguments.samplers and list(sampler_order(arguments.samplers)),
     }
     return {name: value for name, value in fields.items() if value}
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
-def _bias(text: str) -> tuple[str, float | Literal[False]]:
-    token, _, told = text.partition("=")
-    try:
-        number, bias = int(token), float(told)
-    except ValueError:
-        raise SettingError(
-            f"--logit-bias {text!r} is not understood: write TOKEN=BIAS, as in 42=-1.5"
-        ) from None
-    if number < 0:
-        raise SettingError(f"a token of logit_bias is {number}: it must be 0 or more")
-    if not (abs(bias) <= MOST_BIAS or bias == float("-inf")):
-        raise SettingError(
-            f"logit_bias of token {number} is {bias}: it must be from -{MOST_BIAS:g} to {MOST_BIAS:g}, "
-            "or -inf"
-        )
-    return str(number), bias if bias > float("-inf") else False  # JSON has no infinity
-
-
 def open_sessions(arguments: argparse.Namespace, *, on_notice: Callable[[str], None]) -> Sessions:
     """Returns the chats that the flags ask for: those of the data folder, or of this run alone."""
-    return Sessions.opened(None if arguments.no_save else config.data_folder(), on_notice=on_notice)
+    return Sessions(None if arguments.no_save else config.data_folder(), on_notice=on_notice)
 
 
 def first_conversation(
     arguments: argparse.Namespace, sessions: Sessions, beginning: Beginning
 ) -> Conversation:
-    """Returns the first conversation: a chat that the flags name, else a new one.
-
-    Raises SessionError if none has that name.
-    """
+    """Returns the chat that the flags name, else a new one. Raises SessionError if none has that name."""
     if arguments.resume:
         talk = sessions.named(arguments.resume).result()
     elif arguments.resume is not None:
         found = sessions.newest().result()
         if found is None:
-            why = f"no chat can be continued: {sessions.unread}" if sessions.unread else ""
+            why = f"no chat can be continued: {sessions.storage.unread}" if sessions.storage.unread else ""
             raise SessionError(why or "there is no chat to continue yet: leave out -c")
         talk = found
     else:
@@ -145,14 +113,6 @@ def first_conversation(
     for name, value in beginning.explicit.items():
         talk.set(name, value)
     return talk
-
-
-def writable(conversation: Conversation) -> Conversation:
-    """Returns it; raises SessionError if another window writes it."""
-    if conversation.read_only:
-        title = conversation.title or short_title(next((t.text for t in conversation.path()), ""))
-        raise SessionError(f"{title!r} is open in another window: close it there, or start a new chat")
-    return conversation
 
 
 def api_key(arguments: argparse.Namespace) -> str | None:

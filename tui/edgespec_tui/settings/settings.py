@@ -1,13 +1,14 @@
 """Defaults of new chats, and how the app looks: read from a TOML file that people may write by hand.
 
 A value that cannot be used is left out and becomes a complaint, one sentence with file, line, key, value and
-what is allowed; the rest of the file applies. If complaints cannot be shown, the first is raised.
+what is allowed; the rest of the file applies.
 """
 
 import os
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from edgespec_tui.settings.values import ANSWER, meant
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
 MOST_TOLD = 8  # complaints about one file
+Complaints = list[tuple[str, str]]  # (key with its table, as "sampling.temperature"; sentence)
 SHOWN = 60  # characters of a wrong value that a complaint quotes
 
 
@@ -58,14 +60,6 @@ class AppNames:
     is_key: Callable[[str], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """A value that cannot be used."""
-
-    key: str  # with its table: "sampling.temperature"
-    sentence: str
-
-
 def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[str, ...]]:
     """Returns the settings of a file, and a sentence for each value that cannot be used.
 
@@ -76,7 +70,7 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
         if len(content) > LARGEST:
             return Settings(), (f"{path} is larger than {LARGEST:,} bytes: using the defaults",)
         text = content.decode("utf-8-sig")
-        complaints: list[Complaint] = []
+        complaints: Complaints = []
         settings = _settings(tomllib.loads(text), complaints, known)
     except (FileNotFoundError, NotADirectoryError):
         return Settings(), ()
@@ -87,35 +81,24 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     except UnicodeDecodeError:
         return Settings(), (f"{path} is not UTF-8 text: using the defaults",)
     except ValueError as error:  # TOMLDecodeError, or a number that is too long
-        return Settings(), (f"{path} is not TOML: {_lowered(str(error))}; using the defaults",)
+        why = str(error)
+        return Settings(), (f"{path} is not TOML: {why[:1].lower()}{why[1:]}; using the defaults",)
     except RecursionError:
         return Settings(), (f"{path} is nested too deeply: using the defaults",)
     lines = text.splitlines()
     told = []
-    for complaint in complaints[:MOST_TOLD]:
-        line = _line_of(lines, complaint.key)
-        told.append(f"{path}{f' line {line}' if line else ''}: {complaint.sentence}")
+    for key, sentence in complaints[:MOST_TOLD]:
+        line = _line_of(lines, key)
+        told.append(f"{path}{f' line {line}' if line else ''}: {sentence}")
     if len(complaints) > MOST_TOLD:
         told.append(f"{path}: {len(complaints) - MOST_TOLD:,} more values cannot be used")
     return settings, tuple(told)
 
 
-def strictly(read: tuple[Settings, tuple[str, ...]]) -> Settings:
-    """Returns what was read; raises SettingError with the first complaint, if there is one."""
-    settings, complaints = read
-    if complaints:
-        raise SettingError(complaints[0])
-    return settings
-
-
-def _lowered(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
-
-
 class _Table:
     """One table of the file: values are taken out of it, and the rest is unknown."""
 
-    def __init__(self, name: str, values: object, complaints: list[Complaint]) -> None:
+    def __init__(self, name: str, values: object, complaints: Complaints) -> None:
         self.name, self._complaints = name, complaints
         self.values: dict[str, Any] = {}
         if isinstance(values, dict):
@@ -124,7 +107,7 @@ class _Table:
             self.complain("", f"{name} is {_shown(values)}: it must be a table, [{name}]")
 
     def complain(self, key: str, sentence: str) -> None:
-        self._complaints.append(Complaint(f"{self.name}.{key}".rstrip("."), sentence))
+        self._complaints.append((f"{self.name}.{key}".rstrip("."), sentence))
 
     def take(self, key: str, is_right: Callable[[Any], bool], allowed: str) -> Any:
         """Returns a value, None if it is missing or wrong."""
@@ -150,7 +133,7 @@ class _Table:
             self.complain(key, f"{self.name}.{key} is not known{meant(key, known)}")
 
 
-def _settings(tables: dict[str, Any], complaints: list[Complaint], known: AppNames | None) -> Settings:
+def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | None) -> Settings:
     names = ("chat", "sampling", "speculation", "screen", "keys")
     chat, sampling, speculation, screen = (_Table(name, tables.get(name), complaints) for name in names[:-1])
     numbers = {name: sampling.number(name, number) for name, number in NUMBERS.items()}
@@ -172,7 +155,7 @@ def _settings(tables: dict[str, Any], complaints: list[Complaint], known: AppNam
     speculation.end(("on", "drafter", "draft_length"))
     screen.end(("theme", "panel", "tint"))
     for name in tables.keys() - set(names):
-        complaints.append(Complaint(name, f"[{name}] is not known{meant(name, names)}"))
+        complaints.append((name, f"[{name}] is not known{meant(name, names)}"))
     return settings
 
 
@@ -185,7 +168,7 @@ def _theme(screen: _Table, known: AppNames | None) -> str:
     return right or ""
 
 
-def _keys(values: object, complaints: list[Complaint], known: AppNames | None) -> dict[str, str]:
+def _keys(values: object, complaints: Complaints, known: AppNames | None) -> dict[str, str]:
     """Returns keys by what they do. `chat.panel = "f2"` is a table in a table for TOML."""
     table = _Table("keys", values, complaints)
     found: dict[str, str] = {}
@@ -244,3 +227,46 @@ def _line_of(lines: list[str], key: str) -> int | None:
             if key in (f"{inside}.{here}".lstrip("."), here if not inside else None):
                 return number
     return None
+
+
+TEMPLATE = """\
+# EdgeSpec's settings. Lines that begin with # are examples: remove the # to use them.
+# They apply to new chats; /set and /system change the open one.
+
+[chat]
+# system = "You are a helpful assistant."
+# max_tokens = 1024      # longest answer
+# seed = 1               # the same answer every time
+
+[sampling]               # defaults: what the model file recommends
+# temperature = 0.8
+# top_k = 40
+# top_p = 0.95
+# min_p = 0.05
+# repeat_penalty = 1.0
+
+[speculation]
+# on = true              # false: plain decoding
+# drafter = "auto"       # or DRAFTERS
+# draft_length = 4       # without it: chosen each round
+
+[screen]
+# theme = "edgespec-dark"
+# panel = true
+# tint = false           # colour tokens by what produced them
+
+[keys]                   # several keys with commas
+# chat.panel = "f2"
+# chat.speculation = "f4,alt+s"
+""".replace("DRAFTERS", ", ".join(DRAFTERS[1:]))
+
+
+def begun(path: Path) -> Path:
+    """Returns the file, written with examples if there is none. Raises SettingError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError), path.open("x", encoding="utf-8") as file:
+            file.write(TEMPLATE)
+    except OSError as error:
+        raise SettingError(f"{error.filename or path} cannot be written: {error.strerror}") from None
+    return path

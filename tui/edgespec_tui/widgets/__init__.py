@@ -1,1 +1,1 @@
-"""The parts of screens. Answers pass `turn_writer`, `answer_body`, `answer_markdown`, `markdown_blocks`."""
+"""The parts of screens. Answers pass `turn_writer`, `answer_body`, `markdown_blocks`."""

@@ -6,7 +6,6 @@ What follows an @ and names no file stays as it was written: decorators and addr
 """
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import SettingError
@@ -21,16 +20,8 @@ NAMED = '@"'  # before a name that is not put in as text
 PUNCTUATION = ".,;:!?)]}'\""
 
 
-@dataclass(frozen=True, slots=True)
-class QuestionWithFiles:
-    """A question followed by its files. missed: names after an @ that look like files and are none."""
-
-    question: QuestionText
-    missed: tuple[str, ...] = ()
-
-
-def with_files(question: QuestionText) -> QuestionWithFiles:
-    """Returns a question with the files that it names. Raises SettingError for an unusable one."""
+def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
+    """Returns a question with its files, and names that look like files and are none. Raises SettingError."""
     text, inserts = question.text, list(question.inserts)
     room, seen = LARGEST_FILE, set()
     missed: list[str] = []
@@ -57,8 +48,7 @@ def with_files(question: QuestionText) -> QuestionWithFiles:
             start = len(text) + 2
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), mark, file=True))
-    made = QuestionText(text, tuple(inserts), tuple(media), tuple(thumbnails))
-    return QuestionWithFiles(made, tuple(missed))
+    return QuestionText(text, tuple(inserts), tuple(media), tuple(thumbnails)), missed
 
 
 def _file_named(name: str, *, quoted: bool) -> Path | None:

@@ -3,9 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from textual.content import Content
-
-from edgespec_tui.widgets.code_folds import folds
 
 MARKS = "$text-primary"
 MUTED = "$text 60%"  # $text-muted is not a colour that a text can have
@@ -84,8 +83,7 @@ class Table:
             parts = []
             for column, (rows, n) in enumerate(zip(wrapped, widths, strict=True)):
                 part = rows[i] if i < len(rows) else Content()
-                space = max(0, n - part.cell_length)
-                parts.append(part.pad_left(space) if column in self.right else part.pad_right(space))
+                parts.append(part.right(n) if column in self.right else part.truncate(n, pad=True))
             yield Row(Content.styled(COLUMNS, MUTED).join(parts))
 
 
@@ -113,3 +111,26 @@ class Listing:
             parts = dict(zip([0, *ends], line.divide(ends), strict=True))
             for start, _, joins in found:
                 yield Row(parts.get(start, Content()), joins=joins)
+
+
+def folds(text: str, width: int) -> list[tuple[int, int, str | None]]:
+    """Returns the rows of a line of code: from where to where, and what joins each to the row above.
+
+    A row ends after a word if one ends in its right half; the space after its last column is not shown.
+    """
+    found: list[tuple[int, int, str | None]] = []
+    start, used, word = 0, 0, 0  # word: after the last space
+    joins: str | None = None
+    for i, character in enumerate(text):
+        size = cell_len(character)
+        if used + size > width and i > start:
+            at = i if character == " " else word if word - start > width // 2 else i
+            found.append((start, at, joins))
+            joins = " " if character == " " else ""
+            start = at + len(joins)
+            used = cell_len(text[start:i])
+            size = 0 if character == " " else size
+        used += size
+        if character == " ":
+            word = i + 1
+    return [*found, (start, len(text), joins)]

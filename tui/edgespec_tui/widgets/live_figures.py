@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from edgespec.client.answer import Ended, StreamedRound
 from edgespec.core.stats import Counts
+from edgespec.core.values import Round
 from edgespec_tui.sessions.conversation import Figure
 
 NOW_S = 2.0  # live speed is that of the last two seconds
@@ -31,13 +32,11 @@ class LiveFigures(Counts):
     plain_s: float | None = None
     speculation: bool = True
     clock: Callable[[], float] = time.monotonic
-    last_drafted: int = 0
-    last_gain: float = 1.0
-    last_source: str = ""
+    latest: Round | None = None
+    guesser: str = ""  # the last one whose guess was accepted
     began: float = field(init=False)
     first: float | None = None
     last: float | None = None
-    notice: str = ""  # of a draft that failed
     told: Ended | None = None
     over: bool = False  # the answer has ended, in whatever way
     by_source: Counter[str] = field(default_factory=Counter)
@@ -52,8 +51,7 @@ class LiveFigures(Counts):
 
     def note(self, told: StreamedRound) -> None:
         """Counts one round."""
-        round_ = told.round
-        n = len(round_.tokens) or bool(round_.text or told.reasoning)  # without tokens, a piece is one
+        round_, n = told.round, told.n_tokens
         if n and self.last is not None and not round_.drafted:
             self.plain_rounds += 1
             self._plain_spent += told.at - self.last
@@ -62,18 +60,14 @@ class LiveFigures(Counts):
             self.last = told.at
             self._recent.append((told.at, n))
         self.count(round_, n)
-        self.last_drafted, self.last_gain, self.notice = round_.drafted, round_.gain, round_.notice
-        self.last_source = next((s for s in round_.sources if s != "target"), self.last_source)
+        self.latest = round_
+        self.guesser = next((s for s in round_.sources if s != "target"), self.guesser)
         self.by_source.update(round_.sources)
         while self._recent and self._recent[0][0] < told.at - NOW_S:
             self._recent.popleft()
         if self._sampled is None or told.at >= self._sampled + SAMPLE_S:
             self.samples.append(self.now_per_s() or 0.0)
             self._sampled = told.at
-
-    def end(self, ended: Ended) -> None:
-        """Takes the endpoint's own figures."""
-        self.told = ended
 
     def now_per_s(self) -> float | None:
         """Returns the speed of the last two seconds; None before there are two rounds."""
@@ -122,15 +116,14 @@ class LiveFigures(Counts):
         """Returns which draft length was chosen last, and why."""
         if not self.speculation:
             return "off, as you chose"
-        if not self.n_tokens:
+        if not self.n_tokens or self.latest is None:
             return ""
-        if self.notice:
-            return self.notice
-        if not self.last_drafted:
-            return "none: plain decoding is faster now"
-        who = NAMES.get(self.last_source, self.last_source)
-        expected = f"{self.last_gain:.1f}x expected" if self.last_gain > 1.0 else "being tried"
-        return f"{self.last_drafted} by {who}, {expected}" if who else f"{self.last_drafted}, {expected}"
+        drafted = self.latest.drafted
+        if self.latest.notice or not drafted:
+            return self.latest.notice or "none: plain decoding is faster now"
+        who = NAMES.get(self.guesser, self.guesser)
+        expected = f"{self.latest.gain:.1f}x expected" if self.latest.gain > 1.0 else "being tried"
+        return f"{drafted} by {who}, {expected}" if who else f"{drafted}, {expected}"
 
     def as_figures(self) -> dict[str, Figure]:
         """Returns the figures that are saved with the turn."""

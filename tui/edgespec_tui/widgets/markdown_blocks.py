@@ -2,14 +2,16 @@
 
 Textual's own Markdown makes a widget of every paragraph, bullet and cell, and lays all of them out anew
 whenever one grows. Here a block is a value that knows its rows, and many blocks are one widget
-(see `answer_markdown`). A model's text opens nothing: links are underlined and HTML is shown as text.
+(see `answer_body`). A model's text opens nothing: links are underlined and HTML is shown as text.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -80,10 +82,6 @@ class _BlockReader:
     _begins: bool = False  # a list that is in no other
     _tight: bool = False
     _style: str = ""
-    _cells: list[Content] | None = None
-    _right: set[int] = field(default_factory=set)
-    _columns: int = 0
-    _began: int = 0
 
     def read(self) -> list[Block]:
         """Returns the blocks."""
@@ -91,16 +89,21 @@ class _BlockReader:
         for line in self.source.splitlines(keepends=True):
             lines.append(lines[-1] + len(line))
         at = 0
-        for token in MARKDOWN.parse(self.source):
+        tokens = iter(MARKDOWN.parse(self.source))
+        for token in tokens:
             if token.map:
                 at = lines[min(token.map[0], len(lines) - 1)]
-            self._take(token, at)
+            if token.type == "table_open":
+                self._table([*takewhile(lambda one: one.type != "table_close", tokens)], at)
+            else:
+                self._take(token, at)
         return self.found
 
     def _take(self, token: Token, at: int) -> None:
         name, content = token.type, token.content
         if name == "inline":
-            self._inline(token, at)
+            text = inline(token)
+            self._add(Paragraph((text.stylize(self._style) if self._style else text,), at=at))
         elif name in ("fence", "code_block"):
             self._code(token, at)
         elif name == "html_block":
@@ -113,8 +116,6 @@ class _BlockReader:
             self._style = HEADINGS.get(token.tag, "bold")
         elif name == "heading_close":
             self._style = ""
-        elif name.startswith("table") or name in ("th_open", "td_open"):
-            self._table(token, at)
         else:
             self._container(token)
 
@@ -138,30 +139,17 @@ class _BlockReader:
                 self._add(Paragraph((Content(),)))
             self._marks.pop()
 
-    def _inline(self, token: Token, at: int) -> None:
-        text = inline(token)
-        if self._cells is not None:
-            self._cells.append(text)
-        else:
-            self._add(Paragraph((text.stylize(self._style) if self._style else text,), at=at))
-
     def _code(self, token: Token, at: int) -> None:
         code = token.content.rstrip("\n")
         language = token.info.split()[0] if token.info.split() else ""
         indent = sum(len(mark.rest) for mark in self._marks)
         self._add(Listing((highlighted(code, language),), code, language, indent, at=at))
 
-    def _table(self, token: Token, at: int) -> None:
-        if token.type == "table_open":
-            self._cells, self._columns, self._began = [], 0, at
-            self._right.clear()
-        elif token.type == "th_open":
-            if "right" in str(token.attrs.get("style", "")):
-                self._right.add(self._columns)
-            self._columns += 1
-        elif token.type == "table_close" and self._cells is not None:
-            cells, self._cells = tuple(self._cells), None
-            self._add(Table(cells, self._columns, frozenset(self._right), at=self._began))
+    def _table(self, tokens: list[Token], at: int) -> None:
+        heads = [str(token.attrs.get("style", "")) for token in tokens if token.type == "th_open"]
+        right = frozenset(column for column, style in enumerate(heads) if "right" in style)
+        cells = tuple(inline(token) for token in tokens if token.type == "inline")
+        self._add(Table(cells, len(heads), right, at=at))
 
     def _add(self, block: Block) -> None:
         """Adds a block, with its prefix if it is in lists and quotes."""
@@ -207,3 +195,19 @@ def inline(token: Token) -> Content:
 def highlighted(code: str, language: str) -> Content:
     """Returns code in colours; unless it names a language it is left as it is (guessing one takes long)."""
     return highlight(code, language=language or "text")
+
+
+def code_blocks(text: str) -> list[str]:
+    """Returns the fenced and indented code of a Markdown text, in order; an unclosed block counts too."""
+    tokens = MARKDOWN.parse(text)
+    return [token.content.rstrip("\n") for token in tokens if token.type in ("fence", "code_block")]
+
+
+def whole_block(text: str, part: str) -> str:
+    """Returns the code block of a text that contains this part of it; the part if none does."""
+    return next((block for block in code_blocks(text) if part in block), part)
+
+
+def last_code(answers: Sequence[str]) -> str | None:
+    """Returns the newest code block of the answers, oldest first; None if there is none."""
+    return next((blocks[-1] for text in reversed(answers) if (blocks := code_blocks(text))), None)

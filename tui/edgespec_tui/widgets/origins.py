@@ -14,28 +14,12 @@ SIGNS = 80  # source characters that may be skipped to find the next rendered on
 
 def join(runs: list[tuple[str, int]], source: str, n: int) -> None:
     """Adds `n` characters of `source` at the end of `runs`, in place."""
-    if not n:
+    if n <= 0:
         return
     if runs and runs[-1][0] == source:
         runs[-1] = (source, runs[-1][1] + n)
     else:
         runs.append((source, n))
-
-
-def runs_of_round(text: str, pieces: Sequence[str], sources: Sequence[str]) -> list[tuple[str, int]]:
-    """Returns the runs of a round's text.
-
-    Pieces and text may differ if text was held back (half a character, half a stop string): the pieces
-    then give the shares in order, and the end is cut or filled with the last.
-    """
-    runs: list[tuple[str, int]] = []
-    left = len(text)
-    for piece, source in zip(pieces, sources, strict=False):
-        taken = min(left, len(piece))
-        join(runs, source, taken)
-        left -= taken
-    join(runs, sources[-1] if sources else "", left)
-    return runs
 
 
 def part(runs: Runs | Iterable[tuple[str, int]], start: int, end: int) -> list[tuple[str, int]]:
@@ -50,11 +34,6 @@ def part(runs: Runs | Iterable[tuple[str, int]], start: int, end: int) -> list[t
         if at >= end:
             break
     return found
-
-
-def by_character(runs: Iterable[tuple[str, int]]) -> list[str]:
-    """Returns the source of each character."""
-    return [source for source, n in runs for _ in range(n)]
 
 
 def spans(

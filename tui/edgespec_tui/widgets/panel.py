@@ -2,6 +2,7 @@
 
 import math
 import textwrap
+from collections import Counter
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
@@ -39,10 +40,8 @@ class PanelState:
 
     info: Info | None = None
     speculation: bool = True
-    tinted: bool = False
     used: int | None = None
     measured: MeasuredSpeedUp | None = None
-    memory: int | None = None
 
 
 def size_words(n_bytes: int) -> str:
@@ -112,18 +111,11 @@ def _context(state: PanelState) -> list[tuple[str, str]]:
         found.append(("context", f"{state.used:,}{of}{share}"))
     elif n_ctx:
         found.append(("context", f"{n_ctx:,} tokens"))
-    memory = state.memory or (state.info.memory if state.info else None)
-    if memory:
-        found.append(("memory", size_words(memory)))
+    if state.info and state.info.memory:
+        found.append(("memory", size_words(state.info.memory)))
     if state.info and state.info.card:
         found.append(("card", state.info.card))
     return found
-
-
-def shares(figures: LiveFigures) -> list[tuple[str, float]]:
-    """Returns who produced which share of the tokens, the largest first."""
-    total = sum(figures.by_source.values())
-    return [(name, n / total) for name, n in figures.by_source.most_common()] if total else []
 
 
 class SpeculationPanel(Vertical):
@@ -157,7 +149,7 @@ class SpeculationPanel(Vertical):
         if samples[-30:] != spark.data:
             spark.data = samples[-30:] or [0.0]
         spark.set_class(len(samples) < 2, "-empty")
-        self._put("#origins", self._legend(figures))
+        self._put("#origins", _legend(figures))
         self._put("#panel-odds", Content(odds_told(figures, info)), wraps=True)
         self._put("#panel-line", one_line(figures, state))
 
@@ -169,12 +161,14 @@ class SpeculationPanel(Vertical):
             self.query_one(selector, Static).update(content, layout=not same)
             self._shown[selector] = content
 
-    def _legend(self, figures: LiveFigures | None) -> Content:
-        lines = []
-        for name, share in shares(figures) if figures else []:
-            label = NAMES.get(name, name)
-            lines.append(Content.assemble((" ■ ", f"$origin-{name}"), f"{label} {share:.0%}"))
-        return Content("\n").join(lines)
+
+def _legend(figures: LiveFigures | None) -> Content:
+    """Returns who produced which share of the tokens, the largest first."""
+    lines, sources = [], figures.by_source if figures else Counter[str]()
+    for name, n in sources.most_common():
+        told = f"{NAMES.get(name, name)} {n / sources.total():.0%}"
+        lines.append(Content.assemble((" ■ ", f"$origin-{name}"), told))
+    return Content("\n").join(lines)
 
 
 def _lead(found: list[tuple[str, str]], *, speculates: bool) -> Content:

@@ -6,6 +6,7 @@ that a 5,000-line log neither hides the question nor makes typing slow.
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -38,32 +39,19 @@ class PromptInput(TextArea):
         Binding("escape", "close_list", "Close the list", id="input.close", show=False),
     ]
 
+    @dataclass
     class Sent(Message):
         """A question, or a slash command."""
 
-        def __init__(self, question: QuestionText) -> None:
-            super().__init__()
-            self.question = question
-
-    class Choosing(Message):
-        """The suggestions have changed; None: there is no list."""
-
-        def __init__(self, choices: Suggestions | None) -> None:
-            super().__init__()
-            self.choices = choices
-
-    class Notice(Message):
-        """Something to show for a moment."""
-
-        def __init__(self, sentence: str) -> None:
-            super().__init__()
-            self.sentence = sentence
+        question: QuestionText
 
     def __init__(self) -> None:
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
         self.past: list[str] = []
         self.names: Callable[[], Sequence[str]] = tuple  # of saved system prompts
         self.take_back: Callable[[], QuestionText | None] = lambda: None  # a waiting question, to be changed
+        self.tell: Callable[[str], object] = lambda _: None  # shows a sentence for a moment
+        self.show: Callable[[Suggestions | None], object] = lambda _: None  # shows suggestions that changed
         self.choices: Suggestions | None = None
         self._at: int | None = None  # place in the history; None: something new is being written
         self._written = ""  # what that was
@@ -88,16 +76,13 @@ class PromptInput(TextArea):
 
     def question(self) -> QuestionText:
         """Returns what is written, pasted texts in full."""
-        parts: list[str] = []
-        inserts, at, length = [], 0, 0
+        text, inserts, at = "", [], 0
         for mark in MARK.finditer(self.text):
             if (pasted := self._pasted.get(mark[0])) is not None:
-                before = self.text[at : mark.start()]
-                start = length + len(before)
-                parts += [before, pasted]
-                length, at = start + len(pasted), mark.end()
-                inserts.append(Insert(start, length, mark[0]))
-        return QuestionText("".join([*parts, self.text[at:]]), tuple(inserts))
+                text += self.text[at : mark.start()]
+                inserts.append(Insert(len(text), len(text) + len(pasted), mark[0]))
+                text, at = text + pasted, mark.end()
+        return QuestionText(text + self.text[at:], tuple(inserts))
 
     def remember(self, text: str) -> None:
         """Puts a text at the end of the history, once."""
@@ -112,14 +97,14 @@ class PromptInput(TextArea):
         """Empties it."""
         self.load_text("")
         self._at, self._written = None, ""
-        self._look()
+        self.update_suggestion()
 
     def fill(self, question: QuestionText | str) -> None:
         """Puts a question in, with the cursor after it."""
         self.clear_all()
         self.load_text(self._with_marks(question))
         self.move_cursor(self.document.end)
-        self._look()
+        self.update_suggestion()
 
     def put_before(self, question: QuestionText | str) -> None:
         """Puts a question before what has been written since; nothing of either is lost."""
@@ -130,11 +115,10 @@ class PromptInput(TextArea):
     def _with_marks(self, question: QuestionText | str) -> str:
         """Returns a question as the input shows it: pasted text is a mark, typed text is not."""
         if isinstance(question, QuestionText):
-            text, at = "", 0
-            for one in question.inserts:
-                text += question.text[at : one.start] + self._mark_of(question.text[one.start : one.end])
-                at = one.end
-            return text + question.text[at:]
+            return "".join(
+                typed + (self._mark_of(question.text[one.start : one.end]) if one else "")
+                for typed, one in question.parts()
+            )
         for mark, pasted in sorted(self._pasted.items(), key=lambda one: -len(one[1])):
             question = question.replace(pasted, mark)
         return self._mark_of(question) if is_large(question) else question
@@ -219,15 +203,12 @@ class PromptInput(TextArea):
         if self.history.undo_stack:
             super().action_undo()
         else:
-            self.post_message(self.Notice("Nothing to undo. (Ctrl+Z undoes what you type; Ctrl+Q quits.)"))
+            self.tell("Nothing to undo. (Ctrl+Z undoes what you type; Ctrl+Q quits.)")
 
     # -- what may be meant
 
     def update_suggestion(self) -> None:
         """Looks for suggestions; Textual calls this after each change of the text."""
-        self._look()
-
-    def _look(self) -> None:
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         self._show(choices(before, first_line=row == 0, names=self.names))
@@ -235,7 +216,7 @@ class PromptInput(TextArea):
     def _show(self, found: Suggestions | None) -> None:
         if found != self.choices:
             self.choices = found
-            self.post_message(self.Choosing(found))
+            self.show(found)
 
     def _typed(self) -> str:
         """Returns what a suggestion would replace."""

@@ -8,13 +8,10 @@ editing the question later.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edgespec_tui.endpoint.media import SETTING as MEDIA
-from edgespec_tui.endpoint.media import media_of
-from edgespec_tui.widgets.thumbnail import SETTING as THUMBNAILS
-from edgespec_tui.widgets.thumbnail import thumbnails_of
+from edgespec_tui.endpoint.media import MEDIA, THUMBNAILS, texts_of
 
 SETTING = "inserts"
 TITLE_LENGTH = 60  # characters
@@ -43,35 +40,33 @@ class QuestionText:
     media: tuple[str, ...] = ()  # files that are sent with it
     thumbnails: tuple[str, ...] = ()  # of these
 
+    def parts(self) -> Iterator[tuple[str, Insert | None]]:
+        """Yields what was typed, each with the insert after it; the last has none."""
+        at = 0
+        for insert in self.inserts:
+            yield self.text[at : insert.start], insert
+            at = insert.end
+        yield self.text[at:], None
+
     def folded(self) -> str:
         """Returns the text with marks in place of what was not typed."""
-        parts, at = [], 0
-        for insert in self.inserts:
-            parts += [self.text[at : insert.start], insert.mark]
-            at = insert.end
-        return "".join([*parts, self.text[at:]])
+        return "".join(typed + (insert.mark if insert else "") for typed, insert in self.parts())
 
     def typed(self) -> QuestionText:
         """Returns it without the files that it names: they are read again when it is asked again."""
-        parts: list[str] = []
-        inserts, at, gone = [], 0, 0
-        for insert in self.inserts:
-            if insert.file:
-                parts.append(self.text[at : insert.start].rstrip("\n"))
-                gone += insert.end - insert.start + len(self.text[at : insert.start]) - len(parts[-1])
-                at = insert.end
-            else:
-                inserts.append(Insert(insert.start - gone, insert.end - gone, insert.mark))
-        return QuestionText("".join([*parts, self.text[at:]]), tuple(inserts))
+        text, inserts = "", []
+        for typed, insert in self.parts():
+            text += typed.rstrip("\n") if insert and insert.file else typed
+            if insert and not insert.file:
+                start = len(text)
+                text += self.text[insert.start : insert.end]
+                inserts.append(Insert(start, len(text), insert.mark))
+        return QuestionText(text, tuple(inserts))
 
     def title(self) -> str:
         """Returns its beginning in one line: of what was typed, if there is any."""
-        parts, at = [], 0
-        for insert in self.inserts:
-            parts.append(self.text[at : insert.start])
-            at = insert.end
-        typed = " ".join("".join([*parts, self.text[at:]]).split())
-        return (typed or " ".join(self.folded().split()))[:TITLE_LENGTH]
+        typed = "".join(typed for typed, _ in self.parts())
+        return " ".join((typed.strip() or self.folded()).split())[:TITLE_LENGTH]
 
     def draft(self) -> dict[str, str]:
         """Returns what a chat saves of a question that was not asked: `question_of` reads it."""
@@ -116,7 +111,8 @@ def question_of(text: str, settings: Mapping[str, object]) -> QuestionText:
         right = _in_order(found, len(text))
     except (ValueError, TypeError):
         right = False
-    return QuestionText(text, tuple(found) if right else (), media_of(settings), thumbnails_of(settings))
+    kept = texts_of(settings, MEDIA), texts_of(settings, THUMBNAILS)
+    return QuestionText(text, tuple(found) if right else (), *kept)
 
 
 def _in_order(inserts: Iterable[Insert], length: int) -> bool:

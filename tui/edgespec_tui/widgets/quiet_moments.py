@@ -56,17 +56,14 @@ class QuietMoments:
                 gc.freeze()
             return new >= MANY
         if now - self._done >= FULL_S:
-            self._settle()
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+            self._done = self.clock()
             return True
         if new >= SOME:
             gc.collect()  # frozen objects are not looked at: a few hundredths of a second
         return new >= SOME
-
-    def _settle(self) -> None:
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        self._done = self.clock()
 
     def end(self) -> None:
         """Gives the timing back to Python: what is frozen goes with the program, which ends now."""

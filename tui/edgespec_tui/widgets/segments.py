@@ -21,16 +21,11 @@ WINDOW = 8000  # characters that are searched for one cut
 LOOK_EVERY = 600  # characters: how often a growing segment is searched
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """offset: where the next segment begins, in characters. prefix: what it needs first; see `Segment`."""
+def find_cut(source: str) -> tuple[int, str]:
+    """Returns where a segment should be cut first, in characters, and the prefix of the next (`Segment`).
 
-    offset: int
-    prefix: str = ""
-
-
-def find_cut(source: str) -> Cut | None:
-    """Returns where a segment should be cut first; None if it is short enough, or cannot be cut."""
+    0 if it is short enough, or cannot be cut.
+    """
     source = source[:WINDOW]
     tokens = MARKDOWN.parse(source)
     top = [token for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
@@ -38,26 +33,26 @@ def find_cut(source: str) -> Cut | None:
     for number, token in enumerate(top):
         assert token.map is not None
         if number >= MOST_BLOCKS:
-            return Cut(_offset(lines, token.map[0]))
+            return _offset(lines, token.map[0]), ""
         if token.type == "fence" and token.map[1] - token.map[0] > MOST_CODE_LINES + 2:
-            return Cut(_offset(lines, token.map[0] + 1 + MOST_CODE_LINES), f"{token.markup}{token.info}\n")
+            return _offset(lines, token.map[0] + 1 + MOST_CODE_LINES), f"{token.markup}{token.info}\n"
         if token.type in ("bullet_list_open", "ordered_list_open"):
             items = [item for item in tokens[tokens.index(token) + 1 :] if _is_item_of(item, token)]
-            if len(items) > MOST_ITEMS and (at := items[MOST_ITEMS].map):
-                return Cut(_offset(lines, at[0]))
+            if len(items) > MOST_ITEMS and (lines_of_item := items[MOST_ITEMS].map):
+                return _offset(lines, lines_of_item[0]), ""
         if token.type == "table_open" and token.map[1] - token.map[0] > MOST_ROWS + 2:
             head = "".join(lines[token.map[0] : token.map[0] + 2])
-            return Cut(_offset(lines, token.map[0] + 2 + MOST_ROWS), head)
-        if token.type == "paragraph_open" and (cut := _cut_in_words(source, lines, token.map)):
-            return cut
-    return None
+            return _offset(lines, token.map[0] + 2 + MOST_ROWS), head
+        if token.type == "paragraph_open" and (at := _cut_in_words(source, lines, token.map)):
+            return at, ""
+    return 0, ""
 
 
-def _cut_in_words(source: str, lines: list[str], where: list[int]) -> Cut | None:
-    """Returns a cut before a word of a paragraph that is too long."""
+def _cut_in_words(source: str, lines: list[str], where: list[int]) -> int:
+    """Returns where the last word begins that may stay in a paragraph; 0 if that is not too long."""
     start, end = _offset(lines, where[0]), _offset(lines, where[1])
     at = source.rfind(" ", start, start + MOST_CHARACTERS) + 1
-    return Cut(at) if end - start > MOST_CHARACTERS and at > start else None
+    return at if end - start > MOST_CHARACTERS and at > start else 0
 
 
 def _is_item_of(item: Token, list_: Token) -> bool:
@@ -83,22 +78,13 @@ class Segment:
         return self.prefix + self.text
 
 
-def segments(text: str) -> list[Segment]:
-    """Returns a whole text in segments, as streaming it would have cut it."""
-    found, rest = [], Segment(0, "", text)
-    while cut := cut_of(rest):
-        done, rest = cut
-        found.append(done)
-    return [*found, rest]
-
-
 def cut_of(segment: Segment) -> tuple[Segment, Segment] | None:
     """Returns a segment in two, the first as long as one may be; None if it is no longer."""
     if len(segment.text) < LOOK_EVERY:
         return None
-    cut = find_cut(segment.source)
-    at = cut.offset - len(segment.prefix) if cut else 0
-    if cut is None or at <= 0 or at >= len(segment.text):
+    offset, prefix = find_cut(segment.source)
+    at = offset - len(segment.prefix)
+    if not 0 < at < len(segment.text):
         return None
     done = Segment(segment.start, segment.prefix, segment.text[:at])
-    return done, Segment(segment.start + at, cut.prefix, segment.text[at:])
+    return done, Segment(segment.start + at, prefix, segment.text[at:])

@@ -2,8 +2,7 @@
 
 import base64
 import binascii
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -14,7 +13,6 @@ from textual.widgets import Static
 
 from edgespec_tui.endpoint.media import gone, is_picture
 
-SETTING = "thumbnails"  # of a turn: one for each of its files, as a list in JSON
 WIDEST, HIGHEST = 32, 16  # pixels; two of them are a character
 MOST_PIXELS = 64_000_000  # of a file, as the server reads it
 
@@ -35,15 +33,6 @@ def thumbnail_of(path: Path) -> str:
         return ""  # the server says what is wrong with it
     small.thumbnail((WIDEST, HIGHEST))
     return f"{small.width} {base64.b64encode(small.tobytes()).decode()}"
-
-
-def thumbnails_of(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """Returns what a turn keeps of its pictures."""
-    try:
-        told = json.loads(str(settings.get(SETTING, "[]")))
-    except ValueError:
-        return ()
-    return tuple(map(str, told)) if isinstance(told, list) else ()
 
 
 class Thumbnail(Static):

@@ -53,30 +53,20 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
     def _view(self, turn: Turn) -> TurnView:
         siblings = self._conversation.siblings(turn.id)
         versions = (siblings.index(turn.id) + 1, len(siblings))
-        view: TurnView
-        if turn.role == "user":
-            view = QuestionView(turn, versions=versions)
-        else:
-            view = AnswerView(turn, versions=versions, tinted=self.tinted)
-        view.set_left_out(turn.id in self._left_out)
-        return view
+        is_question = turn.role == "user"
+        view = QuestionView(turn, versions) if is_question else AnswerView(turn, versions, tinted=self.tinted)
+        return view.set_class(turn.id in self._left_out, "left-out")
 
-    async def add(self, turn: Turn) -> TurnView:
+    async def add(self, turn: Turn) -> None:
         """Shows one more turn, at the end; those far above go."""
         self._path = self._conversation.path()
-        view = self._view(turn)
-        await self.mount(view)
-        await self._drop_above()
-        self.anchor()
-        return view
-
-    async def _drop_above(self) -> None:
-        views = list(self.query(TurnView))
-        surplus = views[: max(0, len(views) - SHOWN)]
+        await self.mount(self._view(turn))
+        surplus = list(self.query(TurnView))[:-SHOWN]
         self._first += len(surplus)
         if surplus:
             await self.remove_children(surplus)
         self._show_earlier()
+        self.anchor()
 
     def _show_earlier(self) -> None:
         button = self.query_one("#earlier", Button)
@@ -91,8 +81,8 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
     async def show_earlier(self) -> None:
         """Shows some earlier turns, and keeps the place that is being read."""
         top = next(iter(self.query(TurnView)), None)
-        if isinstance(top, AnswerView) and top.has_more:
-            await top.show_more()
+        if isinstance(top, AnswerView) and top.body.has_more:
+            await top.body.show_more()
             return
         low = max(0, self._first - MORE)
         if low == self._first:
@@ -128,14 +118,14 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
         """Colours tokens by who produced them, or not."""
         self.tinted = tinted
         for view in self.query(AnswerView):
-            await view.set_tinted(tinted)
+            await view.body.set_tinted(tinted)
 
     async def mark_left_out(self, ids: Sequence[int], *, told: bool) -> None:
         """Marks the turns that the model no longer gets. told: also say so before the last turn."""
         self._left_out = frozenset(ids)
         views = list(self.query(TurnView))
         for view in views:
-            view.set_left_out(view.turn.id in self._left_out)
+            view.set_class(view.turn.id in self._left_out, "left-out")
         if told and views:
             sentence = f"The context is full: the model no longer sees the oldest {len(ids)} turns."
             await self.mount(Static(sentence, classes="notice", markup=False), before=views[-1])

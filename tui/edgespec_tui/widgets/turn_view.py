@@ -1,8 +1,7 @@
 """A turn on the screen: who speaks, the text, and what can be done with it."""
 
-from __future__ import annotations
-
 import time
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
@@ -31,23 +30,8 @@ ACTIONS: dict[TurnAction, tuple[str, str]] = {  # what to do: its key, its word
 LINES = 24  # of a question, with marks in it; later ones are shown when it is opened
 
 
-class Buttons(Static):
-    """A line of which some words are buttons of its turn."""
-
-    def action_do(self, action: TurnAction) -> None:
-        """Asks for something to be done with the turn."""
-        self._turn().action_do(action)
-
-    def action_unfold(self) -> None:
-        """Opens what is folded, or closes it."""
-        self._turn().action_reasoning()
-
-    def _turn(self) -> TurnView:
-        return next(node for node in self.ancestors if isinstance(node, TurnView))
-
-
 class TurnView(Vertical, Growing, can_focus=True):
-    """One turn. Reached with Tab or a click; then a letter does what the line below it says."""
+    """One turn. Reached with Tab or a click, on a word of its lines too; then a letter does what they say."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c,y", "do('copy')", "Copy", id="turn.copy"),
@@ -62,14 +46,14 @@ class TurnView(Vertical, Growing, can_focus=True):
         Binding("down,j", "app.focus_next", "Turn below", id="turn.below", show=False),
     ]
 
+    @dataclass
     class Wanted(Message):
         """Something should be done with a turn."""
 
-        def __init__(self, action: TurnAction, turn: int) -> None:
-            super().__init__()
-            self.action, self.turn = action, turn
+        action: TurnAction
+        turn: int
 
-    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
+    def __init__(self, turn: Turn, versions: tuple[int, int]) -> None:
         """versions: which of how many this is, from 1."""
         super().__init__(id=f"turn-{turn.id}", classes=turn.role)
         self.turn, self._versions = turn, versions
@@ -85,40 +69,33 @@ class TurnView(Vertical, Growing, can_focus=True):
 
     def _head(self, who: str) -> Content:
         number, count = self._versions
-        older = f"[@click=do('older')] < [/]{number} of {count}[@click=do('newer')] > [/]"
+        older = f"[@click=focused.do('older')] < [/]{number} of {count}[@click=focused.do('newer')] > [/]"
         return Content.from_markup("[b]$who[/b]" + (f"  {older}" if count > 1 else ""), who=who)
 
-    def _top(self, who: Buttons, *actions: TurnAction) -> Horizontal:
+    def _top(self, who: Static, *actions: TurnAction) -> Horizontal:
         """Returns the row above a turn: who speaks, and what can be done."""
-        return Horizontal(who, Buttons(self.show_actions(*actions), classes="actions"), classes="top")
-
-    def show_actions(self, *actions: TurnAction) -> Content:
-        """Returns the line of what can be done, each word a button."""
-        words = (f"[@click=do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
-        return Content.from_markup("  ".join(words))
-
-    def set_left_out(self, left_out: bool) -> None:
-        """Marks that the model no longer gets this turn."""
-        self.set_class(left_out, "left-out")
+        words = (f"[@click=focused.do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
+        can_do = Static(Content.from_markup("  ".join(words)), classes="actions")
+        return Horizontal(who, can_do, classes="top")
 
 
 class QuestionView(TurnView):
     """A question. What was pasted, and what is very long, is folded until it is opened."""
 
-    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1)) -> None:
-        super().__init__(turn, versions=versions)
+    def __init__(self, turn: Turn, versions: tuple[int, int]) -> None:
+        super().__init__(turn, versions)
         question = question_of(turn.text, turn.settings)
         lines = question.folded().split("\n")
         self._rest = max(0, len(lines) - LINES)
         self._short = "\n".join(lines[:LINES])
         self._folded = bool(question.inserts) or self._rest > 0
         self._said = BlockRows(lines_of(self._short))
-        self._more = Buttons("", classes="more")
+        self._more = Static("", classes="more")
         kept = (*question.thumbnails, *[""] * len(question.media))  # older chats have none
         self._pictures = [Thumbnail(*of) for of in zip(kept, question.media, strict=False)]
 
     def compose(self) -> ComposeResult:
-        yield self._top(Buttons(self._head("You"), classes="who"), "copy", "edit", "branch")
+        yield self._top(Static(self._head("You"), classes="who"), "copy", "edit", "branch")
         yield self._said.set_class(True, "said")
         if self._pictures:
             yield Horizontal(*self._pictures, classes="pictures")
@@ -136,18 +113,19 @@ class QuestionView(TurnView):
     def _show_more(self, *, folded: bool) -> None:
         rest = f"{self._rest:,} more lines: " if folded and self._rest else ""
         does = "show all of it" if folded else "fold it again"
-        self._more.update(Content.from_markup("$rest[@click=unfold()]o $does[/]", rest=rest, does=does))
+        fold = Content.from_markup("$rest[@click=focused.reasoning]o $does[/]", rest=rest, does=does)
+        self._more.update(fold)
 
 
 class AnswerView(TurnView):
     """An answer, while it streams and afterwards."""
 
-    def __init__(self, turn: Turn, *, versions: tuple[int, int] = (1, 1), tinted: bool = False) -> None:
-        super().__init__(turn, versions=versions)
-        self._body = AnswerBody(turn.text, turn.runs, tinted=tinted)
+    def __init__(self, turn: Turn, versions: tuple[int, int], *, tinted: bool) -> None:
+        super().__init__(turn, versions)
+        self.body = AnswerBody(turn.text, turn.runs, tinted=tinted)
         self._thoughts = BlockRows(lines_of(turn.reasoning))
         self._fold: Collapsible | None = self._new_fold("Reasoning") if turn.reasoning else None
-        self._who = Buttons(self._head(turn.model or "Answer"), classes="who")
+        self._who = Static(self._head(turn.model or "Answer"), classes="who")
         self._note = Static("", classes="note")
         self._waiting = ""
         self._thinking_since: float | None = None
@@ -157,7 +135,7 @@ class AnswerView(TurnView):
         yield self._top(self._who, "copy", "edit", "again", "go_on", "branch")
         if self._fold:
             yield self._fold
-        yield self._body
+        yield self.body
         yield self._note
 
     async def on_mount(self) -> None:
@@ -175,7 +153,7 @@ class AnswerView(TurnView):
         if text:
             if self._fold and self._fold.title.startswith("Thinking"):
                 self._fold.title = self._fold.title.replace("Thinking", "Thought")
-            await self._body.feed(text, runs)
+            await self.body.feed(text, runs)
 
     def _new_fold(self, title: str) -> Collapsible:
         return Collapsible(self._thoughts, title=title, classes="reasoning")
@@ -185,7 +163,7 @@ class AnswerView(TurnView):
         self._thinking_since = self._thinking_since or now
         if self._fold is None:
             self._fold = self._new_fold("Thinking")
-            await self.mount(self._fold, before=self._body)
+            await self.mount(self._fold, before=self.body)
         self._thought.append(reasoning)
         self._fold.title = f"Thinking, {now - self._thinking_since:.0f} s"
         self._thoughts.show(lines_of("".join(self._thought)))
@@ -199,19 +177,6 @@ class AnswerView(TurnView):
     def name_model(self, model: str) -> None:
         """Shows who answers."""
         self._who.update(self._head(model))
-
-    @property
-    def has_more(self) -> bool:
-        """True if a part of the answer above is not shown."""
-        return self._body.has_more
-
-    async def show_more(self) -> None:
-        """Shows more of the answer above."""
-        await self._body.show_more()
-
-    async def set_tinted(self, tinted: bool) -> None:
-        """Colours the tokens by who produced them, or not."""
-        await self._body.set_tinted(tinted)
 
     def show_waiting(self, sentence: str) -> None:
         """Shows what the answer waits for; an empty sentence clears that."""

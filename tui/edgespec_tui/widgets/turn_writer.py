@@ -12,16 +12,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
-from edgespec.client.answer import AnswerOptions, Ended, Reading, StreamedRound
+from edgespec.chat.families.deltas import AssembledTurn, Content, Reasoning
+from edgespec.chat.families.reader import NotACall, Parser, Reader, Steps
+from edgespec.client.answer import AnswerOptions, Ended, Reading, Span, StreamedRound
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.attached import COMING_BACK
-from edgespec_tui.endpoint.endpoint import Endpoint, Message
+from edgespec_tui.endpoint.endpoint import Endpoint
+from edgespec_tui.endpoint.media import gone
+from edgespec_tui.sessions.context_fit import Fitting
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.widgets.drawing_pace import DrawingPace
+from edgespec_tui.widgets.growing import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
-from edgespec_tui.widgets.origins import join, part, runs_of_round
-from edgespec_tui.widgets.reasoning import ReasoningSplitter
+from edgespec_tui.widgets.origins import join, part
 
 TYPING_S = 0.6  # the longest that drawing waits for a pause of somebody who types; that pause
 PAUSE_S = 0.3
@@ -51,35 +54,46 @@ class TurnWriter:
     endpoint: Endpoint
     conversation: Conversation
     turn: Turn
-    figures: LiveFigures
-    keep: Callable[[], None]  # called when there is something new to keep, twice a second
+    fitting: Fitting  # what the model gets
+    options: AnswerOptions
+    keep: Callable[[], object]  # called when there is something new to keep, twice a second
+    plain_s: float | None = None  # what a token takes without a draft, if known
     since_key: Callable[[], float] = lambda: math.inf  # seconds since the last key
     on_reading: Callable[[Reading], None] = lambda _: None
     error: EdgeSpecError | None = None
-    _text: list[str] = field(default_factory=list)
-    _thought: list[str] = field(default_factory=list)
-    _runs: list[tuple[str, int]] = field(default_factory=list)
-    _fresh: list[str] = field(default_factory=list)
-    _fresh_thought: list[str] = field(default_factory=list)
-    _fresh_runs: list[tuple[str, int]] = field(default_factory=list)
-    _splitter: ReasoningSplitter = field(default_factory=ReasoningSplitter)
+    figures: LiveFigures = field(init=False)
+    _said: AssembledTurn = field(init=False)  # all of the turn so far
+    _runs: list[tuple[str, int]] = field(init=False)
+    _painted: tuple[int, int] = field(init=False)  # characters of text and reasoning that are drawn
+    _parser: Parser = field(init=False)
     _painting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        if self.turn.text:  # it continues
-            self._text, self._thought = [self.turn.text], [self.turn.reasoning]
-            self._runs = list(self.turn.runs) or [("", len(self.turn.text))]
-            self._splitter = ReasoningSplitter.behind_thoughts()
+        speculation = self.options.speculation
+        self.figures = LiveFigures(plain_s=self.plain_s, speculation=speculation)
+        asked_for = {"speculation": speculation, "left_out": len(self.fitting.left_out)}
+        self.turn = replace(self.turn, settings={**self.conversation.values(), **asked_for})
+        text, thought = self.turn.text, self.turn.reasoning
+        self._said, self._painted = AssembledTurn(text, thought), (len(text), len(thought))
+        self._runs = list(self.turn.runs)
+        self._lengthen(sum(n for _, n in self._runs), ())
+        self._parser = Parser(text_alone if text else thoughts_first)
 
-    async def run(self, messages: Sequence[Message], options: AnswerOptions, screen: AnswerScreen) -> Turn:
-        """Streams the answer; returns the final turn, also if it was cancelled or failed."""
+    def lost(self) -> str:
+        """Returns the names of files that should go with the question and are no longer there."""
+        return ", ".join(gone(file for message in self.fitting.messages for file in message.media))
+
+    async def run(self, screen: AnswerScreen) -> None:
+        """Streams the answer; `turn` is then the final one, also if it was cancelled or failed."""
         drawing = asyncio.create_task(self._draw(screen))
         finish: FinishReason = "cancelled"
         try:
-            async with contextlib.aclosing(self.endpoint.answer(messages, options)) as events:
+            async with contextlib.aclosing(
+                self.endpoint.answer(self.fitting.messages, self.options)
+            ) as events:
                 async for event in events:
                     if isinstance(event, Ended):
-                        self.figures.end(event)
+                        self.figures.told = event
                         finish = known_finish(event.finish)
                     elif event.reading:
                         self.on_reading(event.reading)
@@ -92,34 +106,30 @@ class TurnWriter:
             with contextlib.suppress(asyncio.CancelledError):
                 await drawing
             self.figures.over = True
-            self._add(*self._splitter.end(), [])
+            before = len(self._said.content)
+            self._said.add(self._parser.finish())
+            self._lengthen(before, ())
             await self._paint(screen)
             self.turn = self._as_turn(finish)
             self.conversation.change(self.turn)
             self.keep()
             await screen.end(self.turn)
-        return self.turn
 
     def _take(self, told: StreamedRound) -> None:
         self.figures.note(told)
-        reasoning, text = self._splitter.feed(told.round.text)
-        runs = [(span.source, len(span.text)) for span in told.spans] or runs_of_round(
-            told.round.text, told.pieces, told.round.sources
-        )
-        skipped = max(0, len(told.round.text) - len(text))
-        self._add(told.reasoning + reasoning, text, part(runs, skipped, skipped + len(text)))
+        self._said.reasoning += told.reasoning
+        before = len(self._said.content)
+        self._said.add(self._parser.feed(told.round.text))
+        self._lengthen(before, told.spans)
 
-    def _add(self, reasoning: str, text: str, runs: list[tuple[str, int]]) -> None:
-        if reasoning:
-            self._thought.append(reasoning)
-            self._fresh_thought.append(reasoning)
-        if text:
-            self._text.append(text)
-            self._fresh.append(text)
-            known = sum(n for _, n in runs)  # fewer if the splitter held text back
-            for source, n in [("", len(text) - known), *runs]:
-                join(self._runs, source, n)
-                join(self._fresh_runs, source, n)
+    def _lengthen(self, before: int, spans: Sequence[Span]) -> None:
+        """Notes who produced the text after so many characters: these spans its end."""
+        new = len(self._said.content) - before
+        runs = [(span.source, len(span.text)) for span in spans]
+        known = sum(n for _, n in runs)  # less than is new if the parser held text back
+        join(self._runs, "", new - known)
+        for source, n in part(runs, max(0, known - new), known):
+            join(self._runs, source, n)
 
     async def _draw(self, screen: AnswerScreen) -> None:
         kept = time.monotonic()
@@ -141,20 +151,19 @@ class TurnWriter:
 
     async def _paint(self, screen: AnswerScreen) -> None:
         async with self._painting:
-            text, thought, runs = "".join(self._fresh), "".join(self._fresh_thought), self._fresh_runs
-            self._fresh, self._fresh_thought, self._fresh_runs = [], [], []
-            if text or thought:
-                await screen.feed(text, thought, runs)
+            (drawn, pondered), text, thought = self._painted, self._said.content, self._said.reasoning
+            self._painted = len(text), len(thought)
+            if self._painted != (drawn, pondered):
+                await screen.feed(text[drawn:], thought[pondered:], part(self._runs, drawn, len(text)))
 
     def _as_turn(self, finish: FinishReason | None) -> Turn:
         figures = self.figures.as_figures()
         if self.error:
             figures["reason"] = reason_in_short(self.error)
-        self._text, self._thought = ["".join(self._text)], ["".join(self._thought)]
         return replace(
             self.turn,
-            text=self._text[0],
-            reasoning=self._thought[0],
+            text=self._said.content,
+            reasoning=self._said.reasoning,
             finish=finish,
             runs=tuple(self._runs),
             figures=figures,
@@ -164,3 +173,27 @@ class TurnWriter:
 def known_finish(finish: str) -> FinishReason:
     """Returns how an answer ended, in the app's words: other servers have further ones ("tool_calls")."""
     return next((known for known in get_args(FinishReason) if known == finish), "stop")
+
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+def thoughts_first(reader: Reader) -> Steps[None]:
+    """Reads an answer from its beginning: the reasoning, if there is any, and the text."""
+    yield from reader.attempt(_thoughts(reader), Content)
+    yield from text_alone(reader)
+
+
+def _thoughts(reader: Reader) -> Steps[None]:
+    yield from reader.skip_space()
+    if (yield from reader.starts_with((OPEN,))) is None:
+        raise NotACall
+    while (yield from reader.starts_with(("\n",))):
+        pass
+    yield from reader.until((CLOSE,), Reasoning)
+    yield from reader.skip_space()
+
+
+def text_alone(reader: Reader) -> Steps[None]:
+    """Reads what follows the reasoning."""
+    yield from reader.until((), Content)

@@ -8,12 +8,10 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
-from edgespec.server.events import event
+from edgespec.server.event_stream import event
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
-
-Event = tuple[str, dict[str, Any]]
 
 
 @dataclass(slots=True)
@@ -84,22 +82,20 @@ class MessageAnswer:
         try:
             async for part in generation.rounds():
                 for delta in self.turn.feed(part.round):
-                    for name, data in self._events(delta):
-                        yield _event(name, data)
+                    for one in self._events(delta):
+                        yield one
                 finish = part.round.finish or finish
                 self._stopped_by = part.round.stopped_by
         except Refusal as refusal:
             yield event(error_of(refusal, self.request_id), "error")
             return
-        if not self._blocks:
-            for name, data in self._begin("text", {"type": "text", "text": ""}):
-                yield _event(name, data)
-        for name, data in self._end():
-            yield _event(name, data)
+        begun = [] if self._blocks else self._begin("text", {"type": "text", "text": ""})
+        for one in [*begun, *self._end()]:
+            yield one
         yield _event("message_delta", {"delta": self._ended(finish), "usage": self._usage(generation)})
         yield _event("message_stop", {})
 
-    def _events(self, delta: Delta) -> list[Event]:
+    def _events(self, delta: Delta) -> list[ServerSentEvent]:
         match delta:
             case Content(text):
                 begun = self._begin("text", {"type": "text", "text": ""})
@@ -114,24 +110,24 @@ class MessageAnswer:
             case CallArguments(_, text):
                 return [self._more({"type": "input_json_delta", "partial_json": text})]
 
-    def _begin(self, what: str, block: dict[str, Any]) -> list[Event]:
+    def _begin(self, what: str, block: dict[str, Any]) -> list[ServerSentEvent]:
         """Opens a block, unless one of its type is open."""
         if what == self._open:
             return []
         events = self._end()
         self._open = what
         self._blocks += 1
-        return [*events, ("content_block_start", {"index": self._blocks - 1, "content_block": block})]
+        return [*events, _event("content_block_start", {"index": self._blocks - 1, "content_block": block})]
 
-    def _more(self, delta: dict[str, Any]) -> Event:
-        return "content_block_delta", {"index": self._blocks - 1, "delta": delta}
+    def _more(self, delta: dict[str, Any]) -> ServerSentEvent:
+        return _event("content_block_delta", {"index": self._blocks - 1, "delta": delta})
 
-    def _end(self) -> list[Event]:
+    def _end(self) -> list[ServerSentEvent]:
         if not self._open:
             return []
-        signed = [self._more({"type": "signature_delta", "signature": ""})]
         thought, self._open = self._open == "thinking", ""
-        return [*(signed if thought else ()), ("content_block_stop", {"index": self._blocks - 1})]
+        signed = [self._more({"type": "signature_delta", "signature": ""})] if thought else []
+        return [*signed, _event("content_block_stop", {"index": self._blocks - 1})]
 
 
 def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
@@ -143,23 +139,18 @@ def _id(call: str) -> str:
     return "toolu_" + call.removeprefix("call_")
 
 
-TYPES = {
-    400: "invalid_request_error",
+ERRORS = dict.fromkeys((400, 405, 415, 422, 501), "invalid_request_error") | {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
-    405: "invalid_request_error",
     408: "timeout_error",
     413: "request_too_large",
-    415: "invalid_request_error",
-    422: "invalid_request_error",
     429: "rate_limit_error",
-    501: "invalid_request_error",
     503: "overloaded_error",
 }
 
 
 def error_of(refusal: Refusal, request_id: str) -> dict[str, Any]:
     """Returns Anthropic's error object; its sentence names the wrong field."""
-    error = {"type": TYPES.get(refusal.status, "api_error"), "message": refusal.body()["error"]["message"]}
+    error = {"type": ERRORS.get(refusal.status, "api_error"), "message": refusal.body()["error"]["message"]}
     return {"type": "error", "error": error, "request_id": request_id}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -11,9 +10,9 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.fields import Listed
 from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import SharedFields, StopText
+from edgespec.server.dialects.openai.requests import ChatRequest, SharedFields, StopText
 from edgespec.server.dialects.tools import Name
-from edgespec.server.dialects.translation import Translated
+from edgespec.server.dialects.translation import as_chat, called, function, picture
 from edgespec.server.refusal import Refusal
 
 # A stamp that one assistant puts into its system prompt and changes every time. With it, no prompt would
@@ -47,7 +46,7 @@ class Block(BaseModel):
         """Returns a picture as a part of OpenAI's message."""
         source = self.source or Source(type="")
         url = source.url or f"data:{source.media_type or ''};base64,{source.data or ''}"
-        return {"type": "image_url", "image_url": {"url": url}}
+        return picture(url)
 
 
 class MessageParam(BaseModel):
@@ -91,7 +90,7 @@ class OutputConfig(BaseModel):
     format: OutputFormat | None = None
 
 
-class CountRequest(Translated):
+class CountRequest(BaseModel):
     """POST /v1/messages/count_tokens; /v1/messages shares these fields."""
 
     model: StrictStr | None = None
@@ -104,13 +103,14 @@ class CountRequest(Translated):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def fields(self) -> dict[str, Any]:
+        """Returns the corresponding fields of a chat request."""
         system = [{"role": "system", "content": _system(self.system)}] if self.system else []
-        choice = self.tool_choice
+        choice, tools = self.tool_choice, [tool for tool in self.tools or () if tool.input_schema is not None]
         thinking = self.thinking and self.thinking.type != "adaptive"
         variables = {"enable_thinking": self.thinking.type == "enabled"} if self.thinking and thinking else {}
         return {
             "messages": [*system, *(one for message in self.messages for one in _turns(message))],
-            "tools": [_tool(tool) for tool in self.tools or () if tool.input_schema is not None],
+            "tools": [function(tool.name, tool.description, tool.input_schema) for tool in tools],
             "tool_choice": _choice(choice),
             "reasoning_effort": self.output_config.effort if self.output_config else None,
             "response_format": self._format(),
@@ -122,6 +122,10 @@ class CountRequest(Translated):
         if not (self.output_config and self.output_config.format):
             return None
         return {"type": "json_schema", "json_schema": {"schema": self.output_config.format.schema_}}
+
+    def as_chat(self) -> ChatRequest:
+        """Returns it as a chat request; raises RequestValidationError or Refusal."""
+        return as_chat(self.fields())
 
 
 class MessagesRequest(CountRequest, SharedFields):
@@ -151,15 +155,8 @@ def _turns(message: MessageParam) -> list[dict[str, Any]]:
         for block in blocks
         if block.type == "tool_result"
     ]
-    calls = [
-        {
-            "id": block.id or "",
-            "type": "function",
-            "function": {"name": block.name, "arguments": json.dumps(block.input or {}, ensure_ascii=False)},
-        }
-        for block in blocks
-        if block.type == "tool_use"
-    ]
+    uses = [block for block in blocks if block.type == "tool_use"]
+    calls = [called(block.id or "", block.name, block.input or {}) for block in uses]
     thoughts = "".join(block.thinking or "" for block in blocks if block.type == "thinking")
     said = _said([block for block in blocks if block.type not in APART])
     turn: dict[str, Any] = {"role": message.role, "content": said}
@@ -187,11 +184,6 @@ def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, Any]]:
         for block in content
         if block.text or block.type == PICTURE
     ]
-
-
-def _tool(tool: ToolParam) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
-    return {"type": "function", "function": function}
 
 
 def _choice(choice: ToolChoice | None) -> object:

@@ -6,9 +6,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialect import Dialect, with_pair
 from edgespec.server.dialects.anthropic.answers import MessageAnswer, error_of
 from edgespec.server.dialects.anthropic.requests import CountRequest, MessagesRequest
+from edgespec.server.dialects.dialect import Dialect, with_pair
+from edgespec.server.turns import readers
 
 
 class AnthropicDialect(Dialect):
@@ -18,8 +19,8 @@ class AnthropicDialect(Dialect):
 
     def routes(self) -> APIRouter:
         return checked_router(
-            ("POST", self.messages, "/v1/messages"),
-            ("POST", self.count_tokens, "/v1/messages/count_tokens"),
+            ("POST", "/v1/messages", self.messages),
+            ("POST", "/v1/messages/count_tokens", self.count_tokens),
         )
 
     @with_pair
@@ -27,9 +28,10 @@ class AnthropicDialect(Dialect):
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
         [submit], composed = await self.answering.chat_submits(body)
+        several = body.parallel_tool_calls is not False
         answer = MessageAnswer(
             self.answering.name(),
-            body.readers(composed)[0],
+            readers(composed, 1, several=several)[0],
             request.state.request_id,
             tuple(wanted.stop_sequences or ()),
         )

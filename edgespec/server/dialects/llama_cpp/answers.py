@@ -1,5 +1,7 @@
-"""Generations -> the answers of llama.cpp's own server to /completion and /infill."""
+"""Generations -> the answers of llama.cpp's own server to /completion and /infill; tokens -> /tokenize's."""
 
+import asyncio
+import json
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +13,7 @@ from edgespec.core.request import Request
 from edgespec.engine.messages import Submit
 from edgespec.sampling.settings import Sampling
 from edgespec.server.dialects.llama_cpp.requests import LlamaGenerationRequest
-from edgespec.server.events import event
+from edgespec.server.event_stream import event
 from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
@@ -230,3 +232,25 @@ def sampling_settings(sampling: Sampling) -> dict[str, Any]:
         "repeat_last_n": sampling.penalty_last_n,
         "logit_bias": bias,
     }
+
+
+BATCH = 2000  # tokens that are written at once
+
+
+async def token_list(tokens: Sequence[int], pieces: Sequence[bytes]) -> AsyncIterator[str]:
+    """Yields the tokens with their pieces as JSON, some at a time: others are answered in between."""
+    yield '{"tokens":['
+    for i in range(0, len(tokens), BATCH):
+        both = zip(tokens[i : i + BATCH], pieces[i : i + BATCH], strict=True)
+        listed = json.dumps([{"id": token, "piece": _piece(piece)} for token, piece in both])
+        yield ("," if i else "") + listed[1:-1]
+        await asyncio.sleep(0)
+    yield "]}"
+
+
+def _piece(spelt: bytes) -> object:
+    """Returns a token's text, or its bytes if they are not text by themselves."""
+    try:
+        return spelt.decode()
+    except UnicodeDecodeError:
+        return list(spelt)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.traits import traits_of
 from edgespec.core.attachment import Mixed
@@ -16,10 +16,9 @@ from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialect import Dialect, with_pair
-from edgespec.server.dialects.embeddings import in_pieces
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.fields import Listed
-from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings
+from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings, token_list
 from edgespec.server.dialects.llama_cpp.requests import (
     DetokenizeRequest,
     InfillRequest,
@@ -32,11 +31,9 @@ from edgespec.server.dialects.llama_cpp.requests import (
 )
 from edgespec.server.dialects.openai.answers import FINGERPRINT
 from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
-from edgespec.server.filling import fill_prompt, fill_tokens
+from edgespec.server.filling import fill_prompt
 from edgespec.server.media import marked
-from edgespec.server.refusal import Refusal, closed, missing, not_here, unsupported
-
-BATCH = 2000  # tokens that are written at once
+from edgespec.server.refusal import Refusal, closed, missing, unsupported
 
 
 class LlamaCppDialect(Dialect):
@@ -44,16 +41,17 @@ class LlamaCppDialect(Dialect):
 
     def routes(self) -> APIRouter:
         return checked_router(
-            ("POST", self.complete, "/completion", "/completions"),
-            ("POST", self.infill, "/infill"),
-            ("POST", self.tokenize, "/tokenize"),
-            ("POST", self.detokenize, "/detokenize"),
-            ("POST", self.apply_template, "/apply-template"),
-            ("GET", self.props, "/props"),
-            ("GET", self.adapters, "/lora-adapters"),
-            ("POST", self.set_adapters, "/lora-adapters"),
-            ("GET", self.closed if self.answering.settings.no_slots else self.slots, "/slots"),
-            ("POST", self.slot_action, "/slots/{slot}"),
+            ("POST", "/completion", self.complete),
+            ("POST", "/completions", self.complete),
+            ("POST", "/infill", self.infill),
+            ("POST", "/tokenize", self.tokenize),
+            ("POST", "/detokenize", self.detokenize),
+            ("POST", "/apply-template", self.apply_template),
+            ("GET", "/props", self.props),
+            ("GET", "/lora-adapters", self.adapters),
+            ("POST", "/lora-adapters", self.set_adapters),
+            ("GET", "/slots", self.slots),
+            ("POST", "/slots/{slot}", self.slot_action),
         )
 
     # -- text
@@ -71,7 +69,6 @@ class LlamaCppDialect(Dialect):
     async def infill(self, body: InfillRequest, request: Request) -> Response:
         """Fills the gap between two texts."""
         body.check()
-        fill_tokens(self.answering.loaded())
         prompt = await fill_prompt(self.answering, body, body.limit())
         return await self._answer(body, [prompt], (body.n or 1) > 1, request)
 
@@ -83,7 +80,7 @@ class LlamaCppDialect(Dialect):
         request: Request,
     ) -> Response:
         about = self.answering.loaded()
-        body.logit_bias = {str(token): value for token, value in (await self._bias(body)).items()} or None
+        body.logit_bias = await self._bias(body) or None
         submits, texts = [], []
         for prompt in prompts:
             made = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
@@ -129,15 +126,15 @@ class LlamaCppDialect(Dialect):
             return ""  # the worker reports what is wrong with it
         return b"".join(await self.answering.worker.spell(prompt)).decode("utf-8", "replace")
 
-    async def _bias(self, body: LlamaGenerationRequest) -> dict[int, float]:
-        """Returns what is added to logits: each token of a text gets its bias."""
-        found: dict[int, float] = {}
+    async def _bias(self, body: LlamaGenerationRequest) -> dict[str, float]:
+        """Returns what is added to logits, by token id: each token of a text gets its bias."""
+        found: dict[str, float] = {}
         for token, value in body.biased():
             if isinstance(token, str):
                 tokens = await self.answering.worker.tokenize(token, add_bos=False, special=False)
-                found.update(dict.fromkeys(tokens, value))
+                found.update(dict.fromkeys(map(str, tokens), value))
             else:
-                found[token] = value
+                found[str(token)] = value
         return found
 
     # -- tokens and templates
@@ -150,8 +147,7 @@ class LlamaCppDialect(Dialect):
         if not wanted.with_pieces:
             return JSONResponse({"tokens": tokens})
         pieces = await self.answering.worker.spell(tokens)
-        rows = ({"id": token, "piece": _piece(piece)} for token, piece in zip(tokens, pieces, strict=True))
-        return in_pieces("tokens", rows, {}, at_once=BATCH)
+        return StreamingResponse(token_list(tokens, pieces), media_type="application/json")
 
     @with_pair
     async def detokenize(self, wanted: DetokenizeRequest) -> dict[str, str]:
@@ -204,32 +200,44 @@ class LlamaCppDialect(Dialect):
             "is_sleeping": worker.state == "unloaded",
         }
 
-    async def slots(self, fail_on_no_slot: bool = False, model: str | None = None) -> Any:
+    async def slots(self, fail_on_no_slot: bool = False, model: str | None = None) -> Response:
         """Returns how many slots are taken, but not by which request: only the engine knows.
 
         This loads nothing and keeps nothing loaded: to look every few seconds is not to use the model.
         """
+        if self.answering.settings.no_slots:
+            raise closed("/slots", "--no-slots")
         worker = self.answering.named(model).worker
         about = worker.about
         if about is None:
             raise worker.absence()
         busy = worker.requests - worker.waiting
         if fail_on_no_slot and busy == about.slots:
-            raise Refusal(503, "no slot is free: try again in a moment", type="unavailable_error", retry_s=1)
+            raise Refusal(503, "no slot is free: try again in a moment", retry_s=1)
         speculative = about.draft_name is not None
-        return [
-            {"id": i, "n_ctx": about.n_ctx, "speculative": speculative, "is_processing": i < busy}
-            for i in range(about.slots)
-        ]
+        return JSONResponse(
+            [
+                {"id": i, "n_ctx": about.n_ctx, "speculative": speculative, "is_processing": i < busy}
+                for i in range(about.slots)
+            ]
+        )
 
     @with_pair
-    async def adapters(self) -> list[dict[str, Any]]:
+    async def adapters(self) -> Response:
         """Lists the LoRA adapters, with the scales of requests that name none."""
         adapters, scales = self.answering.loaded().adapters, self.answering.scales()
-        return [
-            {"id": i, "path": Path(one.path).name, "scale": scale, "task_name": "", "prompt_prefix": ""}
-            for i, (one, scale) in enumerate(zip(adapters, scales, strict=True))
-        ]
+        return JSONResponse(
+            [
+                {
+                    "id": i,
+                    "path": Path(one.path).name,
+                    "scale": scale,
+                    "task_name": "",
+                    "prompt_prefix": "",
+                }
+                for i, (one, scale) in enumerate(zip(adapters, scales, strict=True))
+            ]
+        )
 
     @with_pair
     async def set_adapters(self, wanted: Listed[AdapterScale]) -> dict[str, bool]:
@@ -237,18 +245,15 @@ class LlamaCppDialect(Dialect):
         self.answering.set_scales(scales_of(wanted, self.answering.scales(), param=None))
         return {"success": True}
 
-    async def closed(self) -> Response:
-        """Refuses to show slots, because the server was started with --no-slots."""
-        raise closed("/slots", "--no-slots")
-
     @with_pair
     async def slot_action(self, slot: int, action: SlotName, body: SlotFile | None = None) -> dict[str, Any]:
         """Saves what a slot holds to a file, restores it from one, or has it forgotten."""
         folder, name = self.answering.settings.slot_folder, body and body.filename
         if folder is None:
-            raise not_here("slots are not saved, restored or erased here: the server needs --slot-save-path")
+            sentence = "slots are not saved, restored or erased here: the server needs --slot-save-path"
+            raise Refusal(501, sentence, code="unsupported")
         if not name and action != "erase":
-            raise missing("filename is missing", "filename")
+            raise missing("filename", "filename is missing")
         path = str(folder / name) if name else ""
         done = await self.answering.worker.slot_action(slot, action, path)
         if action == "erase":
@@ -257,14 +262,6 @@ class LlamaCppDialect(Dialect):
         counts = {counted: done.n_tokens, bytes_: done.n_bytes}
         times = {f"{action}_ms": round(1000 * done.seconds, 3)}
         return {"id_slot": slot, "filename": name, **counts, "timings": times}
-
-
-def _piece(spelt: bytes) -> object:
-    """Returns a token's text, or its bytes if they are not text by themselves."""
-    try:
-        return spelt.decode()
-    except UnicodeDecodeError:
-        return list(spelt)
 
 
 def _caps(template: str) -> dict[str, bool]:

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from edgespec.chat.families.deltas import Content, Reasoning
-from edgespec.server.answering import EventStream
 from edgespec.server.dialects.ollama.requests import LATEST
+from edgespec.server.event_stream import EventStream
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
@@ -70,7 +70,7 @@ class OllamaAnswer:
 
     def _line(self, said: dict[str, Any], scored: Sequence[Scored]) -> dict[str, Any]:
         scores = {"logprobs": for_chat(scored, sampled=False)["content"]} if scored else {}
-        return {"model": self.model, "created_at": now(), **said, **scores}
+        return {**line(self.model, said), **scores}
 
     def _calls(self) -> list[dict[str, Any]]:
         return [
@@ -112,13 +112,13 @@ class LineStream(EventStream):
     def sign(model: str, progress: float) -> bytes:
         """Returns a line that adds nothing to an answer."""
         said = {"response": "", "message": {"role": "assistant", "content": ""}}
-        return encoded({"model": tagged(model), "created_at": now(), **said, "done": False})
+        return encoded({**line(tagged(model), said), "done": False})
 
 
 def nothing_said(model: str, *, chats: bool, reason: str) -> dict[str, Any]:
     """Returns the answer to a request that only loads or unloads a model."""
     said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
-    return {"model": model, "created_at": now(), **said, "done": True, "done_reason": reason}
+    return {**line(model, said), "done": True, "done_reason": reason}
 
 
 def tagged(name: str) -> str:
@@ -126,9 +126,10 @@ def tagged(name: str) -> str:
     return name if ":" in name else name + LATEST
 
 
-def now() -> str:
-    """Returns the time as Ollama writes it."""
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+def line(model: str, said: dict[str, Any]) -> dict[str, Any]:
+    """Returns an object of an answer."""
+    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")  # as Ollama writes it
+    return {"model": model, "created_at": now, **said}
 
 
 def encoded(line: dict[str, Any]) -> bytes:

@@ -4,17 +4,15 @@ Ollama's `options` are llama.cpp's settings under names of its own. Those that b
 that no longer exist, mean nothing for a request here: the server says so once for each.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictInt, StrictStr
 
-from edgespec.server.dialects.fields import Listed, Number, with_numbers
-from edgespec.server.dialects.openai.messages import MadeCall
-from edgespec.server.dialects.openai.requests import Seed, Speculation, StopText, TokenId, Top
-from edgespec.server.dialects.translation import Translated
+from edgespec.server.dialects.fields import Listed, Number, TokenId, with_numbers
+from edgespec.server.dialects.openai.requests import ChatRequest, Seed, Speculation, StopText, Top
+from edgespec.server.dialects.translation import as_chat, called, picture
 from edgespec.server.refusal import missing, unsupported
 
 LONGEST_S = 10**9  # that a model is kept; for longer is for ever
@@ -43,6 +41,18 @@ def _in_seconds(said: object) -> object:
 
 
 KeepAlive = Annotated[Number, BeforeValidator(_in_seconds)]
+
+
+class MadeFunction(BaseModel):
+    """A function that the model called."""
+
+    name: StrictStr
+    arguments: dict[str, Any] | StrictStr = {}
+
+
+class MadeCall(BaseModel):
+    id: StrictStr = ""
+    function: MadeFunction
 
 
 class OllamaMessage(BaseModel):
@@ -86,7 +96,7 @@ class Kept(BaseModel):
         return kept if kept is not None and 0 <= kept < LONGEST_S else None
 
 
-class OllamaFields(Kept, Translated):
+class OllamaFields(Kept):
     """What a chat and a generation share."""
 
     model: ModelName
@@ -113,6 +123,7 @@ class OllamaFields(Kept, Translated):
         return sorted((self.options and self.options.model_extra) or ())
 
     def fields(self) -> dict[str, Any]:
+        """Returns the corresponding fields of a chat request."""
         thinks = self.think if isinstance(self.think, str) else None
         variables = {"enable_thinking": self.think} if isinstance(self.think, bool) else None
         return {
@@ -142,10 +153,11 @@ class OllamaChat(OllamaFields):
     def silent(self) -> bool:
         return not self.messages
 
-    def fields(self) -> dict[str, Any]:
+    def as_chat(self) -> ChatRequest:
+        """Returns it as a chat request; raises RequestValidationError or Refusal."""
         calls: list[tuple[str, str]] = []  # id and name of those without a result so far
         messages = [_turn(message, calls) for message in self.messages or ()]
-        return {**super().fields(), "messages": messages, "tools": self.tools or None}
+        return as_chat({**self.fields(), "messages": messages, "tools": self.tools or None})
 
 
 class OllamaGenerate(OllamaFields):
@@ -166,16 +178,18 @@ class OllamaGenerate(OllamaFields):
     def silent(self) -> bool:
         return not (self.prompt or self.suffix)
 
-    def fields(self) -> dict[str, Any]:
+    def as_chat(self) -> ChatRequest:
+        """Returns it as a chat request; raises RequestValidationError or Refusal."""
         if self.images and self.context:
-            sentence = "pictures have no place in earlier turns' tokens, so ask by /api/chat"
-            raise unsupported("context", sentence)
+            raise unsupported(
+                "context", "pictures have no place in earlier turns' tokens, so ask by /api/chat"
+            )
         if self.template:
             sentence = "a request brings no template here: `edgespec serve --chat-template` chooses one"
             raise unsupported("template", sentence)
         system = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*system, {"role": "user", "content": _content(self.prompt, self.images)}]
-        return {**super().fields(), "messages": messages}
+        return as_chat({**self.fields(), "messages": messages})
 
 
 class OllamaEmbed(Kept):
@@ -197,7 +211,7 @@ class NamedModel(BaseModel):
     def called(self) -> str:
         """Returns the name; raises Refusal if there is none."""
         if not (self.model or self.name):
-            raise missing("model is missing: name one", "model")
+            raise missing("model", "model is missing: name one")
         return (self.model or self.name).removeprefix("hf.co/")  # as Ollama names the hub's repositories
 
 
@@ -206,8 +220,7 @@ def _content(text: str | None, images: Sequence[str] | None) -> str | list[dict[
     if not images:
         return text or ""
     urls = [image if image.startswith("data:") else f"data:image/*;base64,{image}" for image in images]
-    pictures = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
-    return [*pictures, {"type": "text", "text": text or ""}]
+    return [*map(picture, urls), {"type": "text", "text": text or ""}]
 
 
 def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any]:
@@ -225,10 +238,9 @@ def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any
 
 
 def _call(call: MadeCall, calls: list[tuple[str, str]]) -> dict[str, Any]:
-    id, name, arguments = call.id or f"call_{len(calls)}", call.function.name, call.function.arguments
+    id, name = call.id or f"call_{len(calls)}", call.function.name
     calls.append((id, name))
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return {"id": id, "type": "function", "function": {"name": name, "arguments": text}}
+    return called(id, name, call.function.arguments)
 
 
 def _answered(tool: str | None, calls: list[tuple[str, str]]) -> str:

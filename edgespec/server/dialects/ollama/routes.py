@@ -23,7 +23,7 @@ from edgespec.chat.families.known import PLAIN
 from edgespec.engine.messages import Prompt, Submit
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialect import Dialect, with_pair
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.embeddings import in_pieces, texts_of
 from edgespec.server.dialects.ollama.answers import (
     NANO,
@@ -46,8 +46,8 @@ from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.embeddings import Embedded, Text
 from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.logs import say
-from edgespec.server.refusal import Refusal, not_here
-from edgespec.server.turns import TurnReader
+from edgespec.server.refusal import Refusal
+from edgespec.server.turns import TurnReader, readers
 from edgespec_models.shelf.store import StoreError
 
 if TYPE_CHECKING:
@@ -75,17 +75,19 @@ class OllamaDialect(Dialect):
 
     def routes(self) -> APIRouter:
         return checked_router(
-            ("GET", self.version, "/version"),
-            ("GET", self.tags, "/tags"),
-            ("GET", self.running, "/ps"),
-            ("POST", self.show, "/show"),
-            ("POST", self.chat, "/chat"),
-            ("POST", self.generate, "/generate"),
-            ("POST", self.embed, "/embed"),
-            ("POST", self.embed_one, "/embeddings"),
-            ("POST", self.pull, "/pull"),
-            ("DELETE", self.refused, "/delete"),
-            ("POST", self.refused, "/copy", "/create", "/push"),
+            ("GET", "/version", self.version),
+            ("GET", "/tags", self.tags),
+            ("GET", "/ps", self.running),
+            ("POST", "/show", self.show),
+            ("POST", "/chat", self.chat),
+            ("POST", "/generate", self.generate),
+            ("POST", "/embed", self.embed),
+            ("POST", "/embeddings", self.embed_one),
+            ("POST", "/pull", self.pull),
+            ("DELETE", "/delete", self.refused),
+            ("POST", "/copy", self.refused),
+            ("POST", "/create", self.refused),
+            ("POST", "/push", self.refused),
             prefix="/api",
         )
 
@@ -98,7 +100,7 @@ class OllamaDialect(Dialect):
             return self._nothing(wanted, chats=True)
         body = wanted.as_chat()
         submits, composed = await self.answering.chat_submits(body)
-        return await self._answer(wanted, body, request, submits, body.readers(composed)[0], chats=True)
+        return await self._answer(wanted, body, request, submits, readers(composed, 1)[0], chats=True)
 
     @with_pair
     async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
@@ -109,7 +111,7 @@ class OllamaDialect(Dialect):
         if not (wanted.raw or wanted.suffix):
             submits, composed = await self.answering.chat_submits(body)
             submits = [replace(s, prompt=await self._behind(wanted.context, s)) for s in submits]
-            turn = body.readers(composed)[0]
+            [turn] = readers(composed, 1)
             return await self._answer(wanted, body, request, submits, turn, chats=False)
         prompt: str | tuple[int, ...] = wanted.prompt or ""
         if wanted.suffix:
@@ -241,9 +243,8 @@ class OllamaDialect(Dialect):
 
     async def refused(self, request: Request) -> Response:
         """Refuses what changes or publishes models: their files belong to the hub's cache."""
-        raise not_here(
-            f"{request.url.path} is not supported: `edgespec rm` and `edgespec pull` manage models"
-        )
+        sentence = f"{request.url.path} is not supported: `edgespec rm` and `edgespec pull` manage models"
+        raise Refusal(501, sentence, code="unsupported")
 
     async def pull(self, wanted: NamedModel) -> Response:
         """Downloads a pair, with the first draft that fits; tells how far it is, in lines or at its end."""

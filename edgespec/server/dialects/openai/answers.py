@@ -1,22 +1,24 @@
 """Generations -> what OpenAI's clients read: whole answers, and chunks of a stream.
 
-`CompletionAnswer` has what both dialects share, and answers text completions; chat is in `chat.py`.
+`CompletionAnswer` answers text completions, and has what chats share with them.
 """
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sse_starlette import ServerSentEvent
 
 from edgespec import __version__
+from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.dialects.openai.requests import GenerationRequest
-from edgespec.server.events import done, event
+from edgespec.server.event_stream import done, event
 from edgespec.server.generation import AnswerChoices, ChoiceRound
-from edgespec.server.logprobs import Scored, for_text
+from edgespec.server.logprobs import Scored, for_chat, for_text
 from edgespec.server.refusal import Refusal
+from edgespec.server.turns import TurnReader
 
 FINGERPRINT = f"build-edgespec-{__version__}"
 
@@ -28,8 +30,6 @@ class CompletionAnswer:
     kind: ClassVar[str] = "cmpl"
     whole_object: ClassVar[str] = "text_completion"
     chunk_object: ClassVar[str] = "text_completion"
-    nothing: ClassVar[dict[str, Any]] = {"text": ""}  # an empty chunk
-    scores: ClassVar[Callable[..., dict[str, Any]]] = staticmethod(for_text)
 
     model: str
     plain_s: float
@@ -48,6 +48,10 @@ class CompletionAnswer:
         """Returns a round's text, chunk by chunk."""
         return [{"text": part.round.text}] if part.round.text else []
 
+    def _nothing(self) -> dict[str, Any]:
+        """Returns an empty chunk."""
+        return {"text": ""}
+
     def _hear(self, part: ChoiceRound) -> None:
         """Takes a round of an answer that is sent in one piece."""
 
@@ -57,6 +61,9 @@ class CompletionAnswer:
 
     def _finish(self, index: int, finish: str | None) -> str | None:
         return finish
+
+    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
+        return for_text(scored, sampled=sampled)
 
     def _usage(self, generation: AnswerChoices) -> dict[str, Any]:
         return generation.usage()
@@ -94,7 +101,7 @@ class CompletionAnswer:
 
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
         scoring = self.body.scoring()
-        return self.scores(scored, sampled=scoring.sampled) if scoring else None
+        return self._scores(scored, scoring.sampled) if scoring else None
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a stream; a failure in the middle is its last event."""
@@ -120,17 +127,17 @@ class CompletionAnswer:
         told: dict[str, Any] = {**timings} if self.body.timings_per_token else {}
         if part.reading:
             progress = {"prompt_progress": choice.progress(), **told}
-            return [self._chunk(part.index, self.nothing, progress)]
+            return [self._chunk(part.index, self._nothing(), progress)]
         if events := self.body.speculation.events:
             told["edgespec"] = _told(generation, part)
-        parts = [] if self.body.warms_up else self._parts(part)
-        if not parts and (events or part.scored):
-            parts = [{**self.nothing}]
+        parts = ([] if self.body.warms_up else self._parts(part)) or (
+            [self._nothing()] if events or part.scored else []
+        )
         if part.scored:
             parts[0]["logprobs"] = self._logprobs(part.scored)
         chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]
         if finish:
-            last = {**self.nothing, "finish_reason": self._finish(part.index, finish)}
+            last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
             chunks.append(self._chunk(part.index, last, timings))
         return chunks
 
@@ -157,3 +164,101 @@ def _told(generation: AnswerChoices, part: ChoiceRound) -> dict[str, Any]:
         **({"notice": round_.notice} if round_.notice else {}),
         **({"seconds": round_.seconds} if round_.seconds else {}),
     }
+
+
+@dataclass(slots=True)
+class ChatAnswer(CompletionAnswer):
+    """How one conversation is answered."""
+
+    kind: ClassVar[str] = "chatcmpl"
+    whole_object: ClassVar[str] = "chat.completion"
+    chunk_object: ClassVar[str] = "chat.completion.chunk"
+
+    turns: list[TurnReader] = field(default_factory=list)  # who reads each choice
+    prompt: str | None = None  # if it is to be shown
+    functions: bool = False  # a call is reported in the format from before there were tools
+
+    async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
+        answer = await CompletionAnswer.whole(self, generation)
+        return answer if self.prompt is None else {**answer, "__verbose": {"prompt": self.prompt}}
+
+    def _opening(self, index: int) -> dict[str, Any] | None:
+        return {"delta": {"role": "assistant", "content": None}}
+
+    def _parts(self, part: ChoiceRound) -> list[dict[str, Any]]:
+        deltas = [_delta(delta) for delta in self.turns[part.index].feed(part.round)]
+        return [{"delta": _in_older_words(delta) if self.functions else delta} for delta in deltas]
+
+    def _nothing(self) -> dict[str, Any]:
+        return {"delta": {}}
+
+    def _hear(self, part: ChoiceRound) -> None:
+        self.turns[part.index].feed(part.round)
+
+    def _said(self, index: int, text: str) -> dict[str, Any]:
+        del text  # the reader has it
+        turn = self.turns[index].turn
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": turn.content or (None if turn.calls else ""),
+        }
+        if turn.reasoning:
+            message["reasoning_content"] = turn.reasoning
+        if turn.calls:
+            message["tool_calls"] = [
+                {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
+                for c in turn.calls
+            ]
+        return {"message": _in_older_words(message) if self.functions else message}
+
+    def _finish(self, index: int, finish: str | None) -> str | None:
+        said = self.turns[index].finish(finish)
+        return "function_call" if self.functions and said == "tool_calls" else said
+
+    def _usage(self, generation: AnswerChoices) -> dict[str, Any]:
+        thoughts = sum(turn.reasoning_tokens for turn in self.turns)
+        return {**generation.usage(), "completion_tokens_details": {"reasoning_tokens": thoughts}}
+
+    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
+        return for_chat(scored, sampled=sampled)
+
+
+def _in_older_words(said: dict[str, Any]) -> dict[str, Any]:
+    """Returns a message, or a piece of one, with its call as `function_call`."""
+    if not (calls := said.get("tool_calls")):
+        return said
+    rest = {name: value for name, value in said.items() if name != "tool_calls"}
+    return {**rest, "function_call": calls[0]["function"]}
+
+
+class FillAnswer(CompletionAnswer):
+    """How a gap is filled in Mistral's `fim/completions`: text, in the format of a chat."""
+
+    kind: ClassVar[str] = "fim"
+    whole_object: ClassVar[str] = "chat.completion"
+    chunk_object: ClassVar[str] = "chat.completion.chunk"
+
+    def _parts(self, part: ChoiceRound) -> list[dict[str, Any]]:
+        return [{"delta": {"role": "assistant", "content": part.round.text}}] if part.round.text else []
+
+    def _nothing(self) -> dict[str, Any]:
+        return {"delta": {}}
+
+    def _said(self, index: int, text: str) -> dict[str, Any]:
+        return {"message": {"role": "assistant", "content": text, "tool_calls": None}}
+
+    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
+        return for_chat(scored, sampled=sampled)
+
+
+def _delta(delta: Delta) -> dict[str, Any]:
+    match delta:
+        case Content(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case CallBegun(index, name, id):
+            called = {"name": name, "arguments": ""}
+            return {"tool_calls": [{"index": index, "id": id, "type": "function", "function": called}]}
+        case CallArguments(index, text):
+            return {"tool_calls": [{"index": index, "function": {"arguments": text}}]}

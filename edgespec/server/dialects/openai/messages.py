@@ -1,4 +1,4 @@
-"""Messages of a conversation in OpenAI's requests: their parts, and the calls that the assistant made."""
+"""The messages of a conversation as OpenAI's clients send them: texts, pictures, sounds and calls."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -8,9 +8,8 @@ from pydantic import BaseModel, ConfigDict, StrictStr
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mark
 from edgespec.server.dialects.fields import Listed
-from edgespec.server.media import attached, from_base64, from_url
+from edgespec.server.media import attachment, from_base64, from_url, is_remote
 from edgespec.server.refusal import Refusal, invalid
-from edgespec.server.remote_media import is_remote
 
 READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
 MEDIA = {"image_url": "picture", "input_audio": "sound"}  # types of parts that contain something else
@@ -36,20 +35,17 @@ class MessagePart(BaseModel):
     refusal: StrictStr | None = None
     image_url: ImageUrl | StrictStr | None = None
     input_audio: InputAudio | None = None
-    _fetched: Attachment | None = None
-
-    @property
-    def _url(self) -> str:
-        return self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
+    _fetched: bytes | None = None
 
     @property
     def address(self) -> str:
         """The address that names a picture; empty if its bytes were sent."""
-        return self._url if is_remote(self._url) else ""
+        url = self.image_url.url if isinstance(self.image_url, ImageUrl) else self.image_url or ""
+        return url if is_remote(url) else ""
 
     def fetched(self, file: bytes) -> None:
         """Takes the file that was fetched from its address."""
-        self._fetched = attached(file)
+        self._fetched = file
 
     def as_text(self, reads: Sequence[str], media: list[Attachment]) -> dict[str, str]:
         """Returns it as text; a medium is added to `media`, and marked. Raises Refusal."""
@@ -58,17 +54,18 @@ class MessagePart(BaseModel):
         kind = MEDIA.get(self.type, "")
         if kind not in reads:
             raise unreadable(self.type, reads)
-        if self._fetched:
-            media.append(self._fetched)
+        if self._fetched is not None:
+            media.append(attachment(self._fetched))
         elif self.image_url:
-            media.append(from_url(self._url, "messages"))
+            url = self.image_url if isinstance(self.image_url, str) else self.image_url.url
+            media.append(from_url(url, "messages"))
         elif self.input_audio:
             media.append(from_base64(self.input_audio.data, "messages"))
         else:
-            raise invalid(f"a part of type {self.type} is empty", "messages")
+            raise invalid("messages", f"a part of type {self.type} is empty")
         if media[-1].kind != kind:
             sentence = f"a part of type {self.type} has a {media[-1].kind}, or an unknown format"
-            raise invalid(sentence, "messages")
+            raise invalid("messages", sentence)
         return mark(len(media) - 1)
 
 
@@ -115,7 +112,9 @@ class RequestMessage(BaseModel):
         made = self.tool_calls or []
         if self.function_call and not made:
             made = [MadeCall(id=_older_id(self.function_call.name), function=self.function_call)]
-        return {"tool_calls": [call.model_dump() for call in made]} if made else {}
+        if not made:
+            return {}
+        return {"tool_calls": [call.model_dump() for call in made]}
 
 
 def _older_id(name: object) -> str:

@@ -8,8 +8,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
@@ -20,16 +19,14 @@ from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.adapters import Scales
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
-from edgespec.server.dialects.fields import Biases, Listed, Number, with_numbers
+from edgespec.server.dialects.fields import Biases, Listed, Number, TokenId, with_numbers
 from edgespec.server.dialects.openai.messages import RequestMessage
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
 from edgespec.server.refusal import invalid, unsupported
 from edgespec.server.settings import RequestDefaults
 
-_P = TypeVar("_P")
 MOST_CHOICES = 16
-TokenId = Annotated[StrictInt, Field(ge=0, lt=2**31)]
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
 StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
@@ -63,8 +60,8 @@ def scales_of(listed: Sequence[AdapterScale], now: Scales, *, param: str | None 
     given = {adapter.id: float(adapter.scale) for adapter in listed}
     wrong = next((i for i in given if i >= len(now)), None)
     if wrong is not None:
-        has = f"the model was loaded with {len(now) or 'no'} adapters (--lora)"
-        raise invalid(f"there is no LoRA adapter {wrong}: {has}", param)
+        has = f"{len(now)} adapters" if now else "no adapters"
+        raise invalid(param, f"there is no LoRA adapter {wrong}: the model was loaded with {has} (--lora)")
     return tuple(given.get(i, 0.0) for i in range(len(now)))
 
 
@@ -87,9 +84,6 @@ class SharedFields(BaseModel):
 class GenerationRequest(FormFields):
     """What chats and completions share."""
 
-    limits: ClassVar[tuple[str, ...]] = ("max_tokens", "n_predict")  # fields of which the first given counts
-    may_be_0: ClassVar[tuple[str, ...]] = ("n_predict",)
-
     model: StrictStr | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
@@ -110,7 +104,7 @@ class GenerationRequest(FormFields):
     lora: Annotated[Listed[AdapterScale], Field(max_length=64)] | None = None  # llama-server's
     edgespec: Speculation | None = None
 
-    @cached_property
+    @property
     def speculation(self) -> Speculation:
         return self.edgespec or Speculation()
 
@@ -122,47 +116,40 @@ class GenerationRequest(FormFields):
         """Returns which scores of tokens are wanted."""
         return None
 
-    @property
-    def _most(self) -> tuple[str, int | None]:
-        given = ((name, getattr(self, name)) for name in self.limits)
-        return next(((name, most) for name, most in given if most is not None), ("", None))
-
     def limit(self) -> int | None:
         """Returns how many tokens may come; None for what fits (as -1 says, too)."""
-        name, most = self._most
-        if most == 0 and not self.warms_up:
-            raise invalid(f"{name} is 0: it must be 1 or more", name)
-        return None if most is None or most < 0 else max(1, most)
+        if self.max_tokens is None and self.n_predict is not None:
+            return None if self.n_predict < 0 else max(1, self.n_predict)
+        return self._limit("max_tokens", self.max_tokens)
 
     @property
     def says_limit(self) -> bool:
         """True if a number of tokens is given."""
-        return self._most[1] is not None
+        return self.max_tokens is not None or self.n_predict is not None
 
-    @cached_property
+    @property
     def warms_up(self) -> bool:
         """True if nothing is to be generated: only the prompt is read, for a request that comes soon."""
-        name, most = self._most
-        return most == 0 and name in self.may_be_0
+        return self.n_predict == 0 and self.max_tokens is None
 
-    def counted(self, prompts: list[_P]) -> list[_P]:
-        """Returns the prompts; raises Refusal for none, or too many."""
-        if not 0 < len(prompts) * (self.n or 1) <= MOST_CHOICES:
-            sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
-            raise invalid(sentence, "prompt")
-        return prompts
+    def _limit(self, name: str, value: int | None) -> int | None:
+        if value == 0:
+            raise invalid(name, f"{name} is 0: it must be 1 or more")
+        return None if value == -1 else value
 
     def sampling(self, of_model: Mapping[str, str]) -> Sampling:
         """Returns the requested sampling, over the model's own settings over the defaults; raises Refusal."""
         wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
         if wanted["top_k"] == -1:  # several servers write "no limit" so
             wanted["top_k"] = 0
-        given = self.logit_bias or {}
         try:
-            bias = {int(token): -math.inf if x is False else float(x) for token, x in given.items()}
+            bias = {
+                int(token): -math.inf if value is False else float(value)
+                for token, value in (self.logit_bias or {}).items()
+            }
         except ValueError:
-            sentence = f"logit_bias names {next(iter(given))!r}: token ids are whole numbers"
-            raise invalid(sentence, "logit_bias") from None
+            named = next(iter(self.logit_bias or ()))
+            raise invalid("logit_bias", f"logit_bias names {named!r}: token ids are whole numbers") from None
         breakers = self.dry_sequence_breakers
         wanted["dry_sequence_breakers"] = None if breakers is None else tuple(breakers)
         try:
@@ -172,9 +159,9 @@ class GenerationRequest(FormFields):
         except SettingError as error:
             every = ("samplers", *NUMBERS, "logit_bias", "dry_sequence_breakers")
             wrong = next((name for name in every if re.search(rf"\b{name}\b", str(error))), "")
-            named = self.given_as(wrong)
-            sentence = str(error).replace(wrong, named, 1) if wrong else str(error)
-            raise invalid(sentence, named or None) from None
+            given = self.given_as(wrong)
+            sentence = str(error).replace(wrong, given, 1) if wrong else str(error)
+            raise invalid(given or None, sentence) from None
 
     def given_as(self, name: str) -> str:
         """Returns the name that the client gave a field, if it has several."""
@@ -203,8 +190,8 @@ class GenerationRequest(FormFields):
         if limit is None and not self.says_limit:
             limit = defaults.max_tokens
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
-        # -1 is llama.cpp's word for "anew every time"
-        seed = defaults.seed if self.seed is None else None if self.seed == -1 else self.seed
+        anew = self.seed == -1  # llama.cpp's word for "every time"
+        seed = defaults.seed if self.seed is None else None if anew else self.seed
         request = Request(
             sampling=sampling,
             max_tokens=limit,
@@ -230,8 +217,6 @@ class GenerationRequest(FormFields):
 class ChatRequest(GenerationRequest, ToolFields):
     """POST /v1/chat/completions."""
 
-    limits: ClassVar = ("max_completion_tokens", "max_tokens", "n_predict")
-
     messages: Annotated[Listed[RequestMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     verbose: StrictBool | None = None
@@ -241,17 +226,26 @@ class ChatRequest(GenerationRequest, ToolFields):
     def scoring(self) -> Scoring | None:
         return Scoring(self.top_logprobs or 0, bool(self.post_sampling_probs)) if self.logprobs else None
 
+    def limit(self) -> int | None:
+        if self.max_completion_tokens is not None:
+            return self._limit("max_completion_tokens", self.max_completion_tokens)
+        return super().limit()
+
+    @property
+    def says_limit(self) -> bool:
+        return self.max_completion_tokens is not None or super().says_limit
+
     def check(self) -> None:
         """Refuses what would silently be ignored."""
         if self.top_logprobs and not self.logprobs:
             sentence = "top_logprobs is for requests with logprobs: true: add it, or leave both out"
-            raise invalid(sentence, "top_logprobs")
+            raise invalid("top_logprobs", sentence)
         if self.add_generation_prompt and self.continue_final_message:
             sentence = "an answer starts anew or continues, not both: leave one of them out"
             raise unsupported("continue_final_message", sentence)
         if len(self.messages) > 1 and all(m.role == "assistant" for m in self.messages[-2:]):
             sentence = "the last two messages are both the assistant's: only one can be continued"
-            raise invalid(sentence, "messages")
+            raise invalid("messages", sentence)
 
     def goes_on(self) -> bool:
         """Returns whether the last message is the beginning of the answer."""
@@ -289,7 +283,11 @@ class CompletionRequest(GenerationRequest):
             return [given]
         if given and isinstance(given[0], int):
             return [tuple(token for token in given if isinstance(token, int))]
-        return self.counted([p if isinstance(p, str) else tuple(p) for p in given if not isinstance(p, int)])
+        prompts = [p if isinstance(p, str) else tuple(p) for p in given if not isinstance(p, int)]
+        if not 0 < len(prompts) * (self.n or 1) <= MOST_CHOICES:
+            sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
+            raise invalid("prompt", sentence)
+        return prompts
 
 
 class FillRequest(GenerationRequest):

@@ -7,11 +7,11 @@ from fastapi.responses import Response
 
 from edgespec.engine.messages import Submit
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialect import Dialect, with_pair
-from edgespec.server.dialects.openai.answers import CompletionAnswer
-from edgespec.server.dialects.openai.chat import ChatAnswer, FillAnswer
+from edgespec.server.dialects.dialect import Dialect, with_pair
+from edgespec.server.dialects.openai.answers import ChatAnswer, CompletionAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
 from edgespec.server.filling import GapFields, fill_prompt
+from edgespec.server.turns import readers
 
 
 class OpenAIDialect(Dialect):
@@ -19,27 +19,28 @@ class OpenAIDialect(Dialect):
 
     def routes(self) -> APIRouter:
         """Returns the routes of this dialect; some clients are given the root, and some add /v1."""
-        chats = ("/v1/chat/completions", "/chat/completions")
         return checked_router(
-            ("POST", self.chat, *chats),
-            ("POST", self.input_tokens, *(f"{path}/input_tokens" for path in chats)),
-            ("POST", self.complete, "/v1/completions"),
-            ("POST", self.fill, "/v1/fim/completions"),
-            ("POST", self.count, "/edgespec/count"),
+            ("POST", "/v1/chat/completions", self.chat),
+            ("POST", "/chat/completions", self.chat),
+            ("POST", "/v1/chat/completions/input_tokens", self.input_tokens),
+            ("POST", "/chat/completions/input_tokens", self.input_tokens),
+            ("POST", "/v1/completions", self.complete),
+            ("POST", "/v1/fim/completions", self.fill),
+            ("POST", "/edgespec/count", self.count),
         )
 
     @with_pair
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body.check()
-        about = self.answering.loaded()
         submits, composed = await self.answering.chat_submits(body)
+        several = body.parallel_tool_calls is not False
         verbose = self.answering.settings.verbose if body.verbose is None else body.verbose
         answer = ChatAnswer(
             self.answering.name(),
-            about.plain_s,
+            self.answering.loaded().plain_s,
             body,
-            turns=body.readers(composed, len(submits)),
+            turns=readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several),
             prompt=composed.text if verbose else None,
             functions=body.calls_functions,
         )
@@ -48,8 +49,8 @@ class OpenAIDialect(Dialect):
     @with_pair
     async def count(self, body: ChatRequest) -> dict[str, int]:
         """Returns how many tokens the prompt of a conversation has; evaluates nothing."""
-        about = self.answering.loaded()
-        return {"n_tokens": await self.answering.n_tokens(body), "n_ctx": about.n_ctx}
+        n_ctx = self.answering.loaded().n_ctx
+        return {"n_tokens": await self.answering.n_tokens(body), "n_ctx": n_ctx}
 
     @with_pair
     async def input_tokens(self, body: ChatRequest) -> dict[str, Any]:
@@ -60,7 +61,6 @@ class OpenAIDialect(Dialect):
     async def complete(self, body: CompletionRequest, request: Request) -> Response:
         """Continues text."""
         body.check()
-        about = self.answering.loaded()
         prompts = body.prompts()
         if body.suffix is not None:
             filled = GapFields(input_prefix=str(prompts[0]), input_suffix=body.suffix)
@@ -71,19 +71,19 @@ class OpenAIDialect(Dialect):
             for submit in body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
         ]
         echo = [_shown(submit) for submit in submits] if body.echo else ()
-        answer = CompletionAnswer(self.answering.name(), about.plain_s, body, echo)
+        plain_s = self.answering.loaded().plain_s
+        answer = CompletionAnswer(self.answering.name(), plain_s, body, echo)
         return await self.answering.answer(request, submits, answer, body)
 
     @with_pair
     async def fill(self, body: FillRequest, request: Request) -> Response:
         """Fills the gap between two texts, as Mistral's clients ask for it."""
-        about = self.answering.loaded()
         if body.seed is None:
             body.seed = body.random_seed
         gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
         prompt = await fill_prompt(self.answering, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
-        answer = FillAnswer(self.answering.name(), about.plain_s, body)
+        answer = FillAnswer(self.answering.name(), self.answering.loaded().plain_s, body)
         return await self.answering.answer(request, submits, answer, body)
 
 

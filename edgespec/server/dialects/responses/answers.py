@@ -11,7 +11,7 @@ from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.server.dialects.responses.requests import INPUT, KnownTool
-from edgespec.server.events import event
+from edgespec.server.event_stream import event
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
@@ -51,8 +51,9 @@ class ResponseAnswer:
         async for part in generation.rounds():
             for delta in self.turn.feed(part.round):
                 self._events(delta)
-        status = _status(generation.choices[0].finish)
-        return {**self._response(status, generation), **self._beside(generation)}
+        choice = generation.choices[0]
+        timings = choice.timings(self.plain_s)
+        return {**self._response(_status(choice.finish), generation), "timings": timings}
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a response; a failure in the middle is its last event."""
@@ -86,7 +87,8 @@ class ResponseAnswer:
 
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
         self._said += 1
-        return event({"type": name, "sequence_number": self._said - 1, **data}, name)
+        numbered = {"type": name, "sequence_number": self._said - 1, **data}
+        return event(numbered, name)
 
     def _response(self, status: str, generation: AnswerChoices | None) -> dict[str, Any]:
         ended = status != "in_progress"
@@ -140,13 +142,13 @@ class ResponseAnswer:
         self._items.append(item)
         events.append(self._added(item))
         if kind == "message":
-            part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-            events.append(("response.content_part.added", {**_place(item), "content_index": 0, "part": part}))
+            added = {**_place(item), "content_index": 0, "part": _part("")}
+            events.append(("response.content_part.added", added))
         return events
 
     def _added(self, item: Item) -> Event:
-        begun = self._item(item, "in_progress")
-        return "response.output_item.added", {"output_index": item.index, "item": begun}
+        whole = self._item(item, "in_progress")
+        return "response.output_item.added", {"output_index": item.index, "item": whole}
 
     def _more(self, text: str) -> list[Event]:
         item = self._items[-1]
@@ -189,27 +191,24 @@ class ResponseAnswer:
     def _item(self, item: Item, status: str) -> dict[str, Any]:
         """Returns an item as clients read it."""
         begun = status == "in_progress"
-        said = status if status in ("in_progress", "incomplete") else "completed"
+        said = "in_progress" if begun else "completed" if status != "incomplete" else "incomplete"
         if item.kind == "message":
-            part = {"type": "output_text", "text": item.text, "annotations": [], "logprobs": []}
-            content = [] if begun else [part]
+            content = [] if begun else [_part(item.text)]
             return {"type": "message", "id": item.id, "role": "assistant", "status": said, "content": content}
         if item.kind == "reasoning":
-            part = {"type": "reasoning_text", "text": item.text}
-            return {
-                "type": "reasoning",
-                "id": item.id,
-                "summary": [],
-                "content": [] if begun else [part],
-                "encrypted_content": None,
-                "status": said,
-            }
+            content = [] if begun else [{"type": "reasoning_text", "text": item.text}]
+            told = {"summary": [], "content": content, "encrypted_content": None}
+            return {"type": "reasoning", "id": item.id, **told, "status": said}
         tool = self.tools.get(item.name)
         space = {"namespace": tool.namespace} if tool and tool.namespace else {}
         called = {"id": item.id, "call_id": item.call_id, "name": item.name, "status": said, **space}
         if self._is_custom(item):
             return {"type": "custom_tool_call", **called, "input": "" if begun else _input(item.text)}
         return {"type": "function_call", **called, "arguments": "" if begun else item.text}
+
+
+def _part(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
 def _place(item: Item) -> dict[str, Any]:

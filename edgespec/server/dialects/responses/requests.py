@@ -7,7 +7,6 @@ is ignored, because assistants send their whole list of tools.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -16,8 +15,8 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.fields import Listed
 from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import Seed, SharedFields, StopText
-from edgespec.server.dialects.translation import Translated
+from edgespec.server.dialects.openai.requests import ChatRequest, Seed, SharedFields, StopText
+from edgespec.server.dialects.translation import as_chat, called, function
 from edgespec.server.refusal import invalid, unsupported
 
 INPUT = "input"  # the one argument of a custom tool
@@ -86,7 +85,7 @@ class KnownTool:
     namespace: str
 
 
-class InputRequest(Translated):
+class InputRequest(BaseModel):
     """POST /v1/responses/input_tokens; /v1/responses shares these fields."""
 
     model: StrictStr | None = None
@@ -105,15 +104,15 @@ class InputRequest(Translated):
         return {str(tool.name): KnownTool(tool.type == "custom", space) for tool, space in _flat(self.tools)}
 
     def fields(self) -> dict[str, Any]:
+        """Returns the corresponding fields of a chat request; raises Refusal."""
         if self.previous_response_id:
-            sentence = "responses are not stored, so send the conversation"
-            raise unsupported("previous_response_id", sentence)
+            raise unsupported("previous_response_id", "responses are not stored, so send the conversation")
         given = self.input
         items = [InputItem(role="user", content=given)] if isinstance(given, str) else given
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
         messages = [*system, *_messages(items)]
         if not messages:
-            raise invalid("input has no message: give at least one", "input")
+            raise invalid("input", "input has no message: give at least one")
         return {
             "messages": messages,
             "tools": [_function(tool) for tool, _ in _flat(self.tools)],
@@ -123,6 +122,10 @@ class InputRequest(Translated):
             "response_format": _format(self.text.format if self.text else None),
             "chat_template_kwargs": self.chat_template_kwargs,
         }
+
+    def as_chat(self) -> ChatRequest:
+        """Returns it as a chat request; raises RequestValidationError or Refusal."""
+        return as_chat(self.fields())
 
 
 class ResponsesRequest(InputRequest, SharedFields):
@@ -172,8 +175,7 @@ def _function(tool: ResponseTool) -> dict[str, Any]:
     schema = tool.parameters
     if tool.type == "custom":
         schema = {"type": "object", "properties": {INPUT: {"type": "string"}}, "required": [INPUT]}
-    described = {"name": tool.name, "description": tool.description, "parameters": schema}
-    return {"type": "function", "function": described}
+    return function(tool.name, tool.description, schema)
 
 
 def _choice(choice: str | Mapping[str, Any] | None) -> object:
@@ -209,14 +211,13 @@ def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
             else:
                 messages.append({"role": ROLES.get(role, role), "content": _said(item.content)})
         elif item.type == "reasoning":
-            turn = _open_turn(messages)
-            thought = _text(item.content or item.summary)
+            turn, thought = _open_turn(messages), _text(item.content or item.summary)
             turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
         elif item.type in ("function_call", "custom_tool_call"):
             _open_turn(messages).setdefault("tool_calls", []).append(_call(item))
         elif item.type in ("function_call_output", "custom_tool_call_output"):
-            said = _said(item.output)
-            messages.append({"role": "tool", "tool_call_id": item.call_id or "", "content": said})
+            answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _said(item.output)}
+            messages.append(answer)
     return messages
 
 
@@ -228,11 +229,9 @@ def _open_turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _call(item: InputItem) -> dict[str, Any]:
-    arguments = item.arguments or "{}"
-    if item.type == "custom_tool_call":
-        arguments = json.dumps({INPUT: item.input or ""}, ensure_ascii=False)
-    function = {"name": item.name or "", "arguments": arguments}
-    return {"id": item.call_id or "", "type": "function", "function": function}
+    custom = item.type == "custom_tool_call"
+    said = {INPUT: item.input or ""} if custom else item.arguments or "{}"
+    return called(item.call_id or "", item.name or "", said)
 
 
 def _said(content: Content | None) -> str | list[dict[str, Any]]:

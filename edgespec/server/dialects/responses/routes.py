@@ -6,9 +6,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialect import Dialect, with_pair
+from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.responses.answers import ResponseAnswer
 from edgespec.server.dialects.responses.requests import InputRequest, ResponsesRequest
+from edgespec.server.turns import readers
 
 
 class ResponsesDialect(Dialect):
@@ -16,22 +17,24 @@ class ResponsesDialect(Dialect):
 
     def routes(self) -> APIRouter:
         return checked_router(
-            ("POST", self.respond, "/v1/responses", "/responses"),
-            ("POST", self.input_tokens, "/v1/responses/input_tokens", "/responses/input_tokens"),
+            ("POST", "/v1/responses", self.respond),
+            ("POST", "/responses", self.respond),
+            ("POST", "/v1/responses/input_tokens", self.input_tokens),
+            ("POST", "/responses/input_tokens", self.input_tokens),
         )
 
     @with_pair
     async def respond(self, wanted: ResponsesRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
-        about = self.answering.loaded()
         [submit], composed = await self.answering.chat_submits(body)
+        several = body.parallel_tool_calls is not False
         answer = ResponseAnswer(
             self.answering.name(),
-            body.readers(composed)[0],
+            readers(composed, 1, several=several)[0],
             wanted.echoed(),
             wanted.known_tools(),
-            about.plain_s,
+            self.answering.loaded().plain_s,
             timings=bool(body.timings_per_token),
         )
         return await self.answering.answer(request, [submit], answer, body)

@@ -11,10 +11,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import sys
+import tempfile
 import time
+import traceback
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from textual import events, messages
@@ -32,7 +35,9 @@ from textual.widget import AwaitMount, MountError, Widget
 from textual.widgets import Input, TextArea
 from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
 
-from edgespec_tui import faults
+from edgespec.system import config
+from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 PATIENCE_S = 0.5  # that a key waits for the one before it: some wait for an engine
 NARROWEST = 12  # columns to lay out for, in narrower windows too: Textual wraps into none, and fails
@@ -44,13 +49,30 @@ OF_WHAT_IS_GONE = (NoMatches, ScreenStackError, MountError)  # errors of code wh
 class GuardedApp(App[int]):
     """Gives keys their turn, and survives faults. In tests, faults end it as they end every Textual app."""
 
-    def __init__(self) -> None:
+    TITLE = "EdgeSpec"
+    CSS_PATH = "chat.tcss"
+    VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
+
+    def __init__(self, typed: TypedAhead | None) -> None:
+        """typed: has what was typed before the app had the keyboard, and knows the terminal's background."""
         super().__init__()
+        self.typed = typed or TypedAhead(None)
+        for theme in THEMES:
+            self.register_theme(theme)
         self.fault: str | None = None  # why the app ended, if it was not asked to
         self._faults: deque[float] = deque(maxlen=MOST_FAULTS)
-        self._keys: deque[events.Event] = deque()
+        self._keys: deque[events.Event] = deque()  # that wait for their turn
         self._in_hand: object | None = None  # the key that is being handled
         self._overdue = False  # it takes too long: later ones do not wait for it
+
+    @property
+    def usual_theme(self) -> str:
+        """Returns our theme for the terminal's background."""
+        return LIGHT_THEME if self.typed.is_light else DEFAULT_THEME
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Returns the tints for themes without any."""
+        return DARK_TINTS if self.current_theme.dark else LIGHT_TINTS
 
     def get_driver_class(self) -> type[Driver]:
         if sys.platform == "win32":
@@ -72,10 +94,6 @@ class GuardedApp(App[int]):
         """Returns whether there is something to type into. Until then, keys wait."""
         return True
 
-    def type_first(self, keys: Iterable[events.Event]) -> None:
-        """Puts keys before all that is typed from now on."""
-        self._keys.extend(keys)
-
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Resize):
             event.size = Size(max(event.size.width, NARROWEST), event.size.height)
@@ -90,7 +108,8 @@ class GuardedApp(App[int]):
     async def _next_keys(self) -> None:
         while self._keys and (self._in_hand is None or self._overdue) and self.takes_keys():
             event = self._keys.popleft()
-            if isinstance(self.focused, TextArea | Input) and _is_letter(event):
+            in_text = isinstance(self.focused, TextArea | Input)
+            if in_text and isinstance(event, events.Key) and event.is_printable:  # nothing waits for a letter
                 await super().on_event(event)
                 continue
             screen, nodes = self.screen, (self.focused or self.screen).ancestors_with_self
@@ -106,9 +125,9 @@ class GuardedApp(App[int]):
         for node in nodes:
             if node.call_later(self._hop, key, screen, nodes):
                 return
-        if self._running and self.screen is not screen:
-            if self.screen.call_after_refresh(self._hop, key, self.screen, iter(())):
-                return
+        opened = self._running and self.screen is not screen
+        if opened and self.screen.call_after_refresh(self._hop, key, self.screen, iter(())):
+            return
         if self._in_hand is key:
             self._in_hand, self._overdue = None, False
             self.call_later(self._next_keys)
@@ -204,7 +223,7 @@ class GuardedApp(App[int]):
             self._give_up(error)
         else:
             try:
-                self.tell_fault(faults.told(cause, "was met, and the chat goes on"))
+                self.tell_fault(told(cause, "was met, and the chat goes on"))
             except Exception:  # what would show it is broken, too
                 self._give_up(error)
 
@@ -226,14 +245,9 @@ class GuardedApp(App[int]):
     def _give_up(self, error: Exception) -> None:
         """Ends the app in order, without a traceback. (Textual would print one.)"""
         if self.fault is None:
-            self.fault, self._return_code = faults.told(error, "ended the chat"), 1
+            self.fault, self._return_code = told(error, "ended the chat"), 1
             self._close_messages_no_wait()
             self.keep_words()
-
-
-def _is_letter(event: events.Event) -> bool:
-    """True for what changes nothing but a text: nothing has to wait for it."""
-    return isinstance(event, events.Key) and event.is_printable
 
 
 def _acts(message: Message) -> bool:
@@ -241,3 +255,19 @@ def _acts(message: Message) -> bool:
     if isinstance(message, events.Event):
         return isinstance(message, events.InputEvent | events.Paste)
     return type(message).__module__ != messages.__name__
+
+
+def told(error: BaseException, did: str) -> str:
+    """Writes a bug of our own into a file; returns the sentence for the screen. did: "ended the chat"."""
+    text = "".join(traceback.format_exception(error))
+    folder = config.state_folder() / "faults"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", prefix="chat-", suffix=".txt", dir=folder, delete=False
+        ) as file:
+            file.write(text)
+        where = f"details are in {Path(file.name)}"
+    except OSError as problem:
+        where = f"details could not be written ({problem.strerror})"
+    return f"a fault of EdgeSpec's own {did} ({type(error).__name__}); {where}."

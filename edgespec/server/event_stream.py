@@ -1,18 +1,62 @@
-"""A stream that begins before its model is loaded: signs of life, which keep clients and proxies waiting."""
+"""Answers in pieces: their events, how they are sent, and signs of life before the first of them.
+
+A stream may begin before its model is loaded; signs keep clients and proxies waiting.
+"""
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Message, Receive, Scope, Send
 
+from edgespec.server.generation import AnswerChoices
 from edgespec.server.presence import unless_gone
 from edgespec.server.refusal import Refusal, invalid
 
+NEWLINE = "\n"  # as OpenAI and llama-server end lines: some clients look for "\n\n" alone
+PING_S = 15
 SIGN_S = 3.0  # before the first sign, and between two
+
+
+def event(data: object, name: str | None = None) -> ServerSentEvent:
+    """Returns an event that carries JSON."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return ServerSentEvent(text, event=name, sep=NEWLINE)
+
+
+def done() -> ServerSentEvent:
+    """Returns the last event of a stream."""
+    return ServerSentEvent("[DONE]", sep=NEWLINE)
+
+
+class EventStream(EventSourceResponse):
+    """A stream that closes its generation at the end, even if it was never started."""
+
+    ping_s = PING_S
+    kind = "text/event-stream"
+
+    @staticmethod
+    def sign(model: str, progress: float) -> bytes:
+        """Returns what a client takes for a sign of life, and nothing else. progress: of loading."""
+        return f": loading {model}, {progress:.0%}\n\n".encode("ascii", "backslashreplace")
+
+    def __init__(
+        self, events: AsyncIterator[ServerSentEvent | bytes], generation: AnswerChoices, send_s: float
+    ) -> None:
+        super().__init__(events, ping=self.ping_s, sep=NEWLINE, send_timeout=send_s, media_type=self.kind)
+        self._generation = generation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except TimeoutError:  # the client does not read
+            pass
+        finally:
+            self._generation.close()
 
 
 class EarlyStream(Response):
@@ -37,7 +81,7 @@ class EarlyStream(Response):
             whole = answer if isinstance(answer, Response) else JSONResponse(answer)
             await whole(scope, receive, go_on)
         except RequestValidationError as error:
-            await send(self._failed(invalid(error.errors()[0]["msg"]), scope))
+            await send(self._failed(invalid(None, error.errors()[0]["msg"]), scope))
         except Refusal as refusal:
             await send(self._failed(refusal, scope))
         finally:

@@ -1,7 +1,8 @@
-"""What every dialect is: handlers of one API's requests, each under a lease of the pair that it needs."""
+"""What a dialect is: the handlers of one API's requests, each under a lease of the pair that it names."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from copy import copy
 from functools import wraps
 from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
@@ -9,9 +10,9 @@ from typing import Any, ClassVar, Concatenate, ParamSpec, Self, TypeVar, cast
 from fastapi import APIRouter
 from pydantic import BaseModel
 
-from edgespec.server.answering import Answering, EventStream
-from edgespec.server.early_stream import at_once_or_early
-from edgespec.server.refusal import ErrorShape
+from edgespec.server.answering import Answering
+from edgespec.server.event_stream import EventStream, at_once_or_early
+from edgespec.server.refusal import ErrorShape, unavailable
 from edgespec.server.worker_life import WorkerLife
 
 _T = TypeVar("_T")
@@ -22,7 +23,6 @@ class Dialect:
     """The handlers of one API's requests, and their `routes`."""
 
     errors: ClassVar[Mapping[str, ErrorShape]] = {}  # by the beginning of a path, unless they are OpenAI's
-
     stream: ClassVar[type[EventStream]] = EventStream
 
     def __init__(self, answering: Answering) -> None:
@@ -50,8 +50,8 @@ _Handler = Callable[Concatenate[_D, _P], Coroutine[Any, Any, _T]]
 def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
     """Loads the pair that the request names, or the current one, and keeps it until the handler has returned.
 
-    What the handler submits keeps the pair loaded after that. Raises Refusal if it cannot be loaded. If
-    the client leaves while it waits, nothing is loaded for it.
+    What the handler submits keeps the pair loaded after that. Raises Refusal if it cannot be loaded, or not
+    in time. If the client leaves while it waits, nothing is loaded for it.
     """
 
     @wraps(handler)
@@ -64,12 +64,14 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
             return await handler(dialect.of(worker), *args, **kwargs)
 
         async def answered() -> _T:
-            lease = answering.engines.lease(load)
-            worker = await answering.wait_for(lease)
-            try:
+            async with AsyncExitStack() as held:
+                try:
+                    async with asyncio.timeout(answering.settings.request_s):
+                        worker = await held.enter_async_context(answering.engines.lease(load))
+                except TimeoutError:
+                    sentence = "the request waited too long for its model: try again in a moment"
+                    raise unavailable(sentence) from None
                 return await handler(dialect.of(worker), *args, **kwargs)
-            finally:
-                await lease.__aexit__(None, None, None)
 
         if worker.state == "ready" or not any(map(dialect.streams, bodies)):
             return await answered()
