@@ -17,11 +17,9 @@ from announced import announced
 from edgespec.client import state_file
 from edgespec.commands import cli
 from edgespec.commands.doctor import (
-    cards,
     findings,
     machine_checks,
     pair_checks,
-    speculation_check,
     surroundings,
 )
 from edgespec.commands.doctor.command import ask, speculation
@@ -31,7 +29,7 @@ from edgespec.system.builds import Here, command, installer, wheel_index
 
 PIP = Here((3, 12), "linux", "pip", "/venv/bin/python", (12, 4))
 INDEX = "https://abetlen.github.io/llama-cpp-python/whl/"
-NVIDIA = cards.Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8 << 30, cuda=(12, 4))
+NVIDIA = machine_checks.Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8 << 30, cuda=(12, 4))
 CPU_ALONE = {
     "devices": [
         {"name": "CPU", "description": "CPU", "backend": "CPU", "kind": "cpu", "free": 1, "total": 1},
@@ -100,9 +98,9 @@ def test_an_environment_that_uv_made_is_known(tmp_path: Path) -> None:
 
 def test_nvidia_cards_are_those_that_nvidia_smi_names() -> None:
     said = {2: "NVIDIA GeForce RTX 4060, 8188\n", 0: "| NVIDIA-SMI 570.1  CUDA Version: 12.8 |\n"}
-    found = cards.cards(system="linux", run=lambda asked: said[len(asked) - 1], drm=Path("/nothing"))
+    found = machine_checks.cards(system="linux", run=lambda asked: said[len(asked) - 1], drm=Path("/nothing"))
     assert found == [
-        cards.Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8188 << 20, cuda=(12, 8))
+        machine_checks.Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8188 << 20, cuda=(12, 8))
     ]
 
 
@@ -115,15 +113,15 @@ def test_cards_of_others_are_those_that_linux_lists(tmp_path: Path) -> None:
             (device / "mem_info_vram_total").write_text(vram)
     (tmp_path / "card1-HDMI-A-1" / "device").mkdir(parents=True)
     (tmp_path / "card1-HDMI-A-1" / "device" / "vendor").write_text("0x1002")
-    intel, amd = cards.cards(system="linux", run=lambda _: None, drm=tmp_path)
+    intel, amd = machine_checks.cards(system="linux", run=lambda _: None, drm=tmp_path)
     assert intel.integrated and intel.backends == ("Vulkan",)
     assert amd.backends == ("ROCm", "Vulkan") and amd.memory == 16 << 30 and not amd.integrated
 
 
 def test_apple_silicon_is_a_card() -> None:
-    (card,) = cards.cards(system="darwin", run=lambda _: "Apple M2\n")
+    (card,) = machine_checks.cards(system="darwin", run=lambda _: "Apple M2\n")
     assert card.backends == ("Metal",) and card.integrated
-    assert not cards.cards(system="darwin", run=lambda _: "Intel(R) Core(TM) i7\n")
+    assert not machine_checks.cards(system="darwin", run=lambda _: "Intel(R) Core(TM) i7\n")
 
 
 def test_a_card_that_the_build_does_not_know_is_a_problem_with_its_command() -> None:
@@ -146,7 +144,7 @@ def test_a_build_for_cuda_that_finds_no_card_is_a_matter_of_the_driver() -> None
 
 
 def test_graphics_within_the_processor_are_worth_a_note_only() -> None:
-    intel = cards.Card("Intel graphics (card0)", ("Vulkan",), integrated=True)
+    intel = machine_checks.Card("Intel graphics (card0)", ("Vulkan",), integrated=True)
     (found,) = machine_checks.graphics([intel], CPU_ALONE, PIP)
     assert found.status == "note" and "may or may not be faster" in found.remedy
 
@@ -271,7 +269,7 @@ def measured(**changes: Any) -> dict[str, Any]:
 
 
 def test_speculation_that_pays_is_said_to_pay() -> None:
-    on, pays = speculation_check.judged(measured(), has_draft=True)
+    on, pays = pair_checks.judged(measured(), has_draft=True)
     assert on.text == "speculation is on: 100 tokens guessed, 70 accepted (model 70)"
     assert pays.status == "good" and "1.50 times (95 %: 1.30 to 1.70), 8 prompts" in pays.text
 
@@ -287,7 +285,7 @@ def test_speculation_that_pays_is_said_to_pay() -> None:
 )
 def test_what_rests_on_little_is_no_verdict(changes: dict[str, Any]) -> None:
     """ "1 tokens guessed, 0 accepted ... 3.17 times" was certified."""
-    on, found = speculation_check.judged(measured(**changes), has_draft=True)
+    on, found = pair_checks.judged(measured(**changes), has_draft=True)
     assert "1 tokens" not in on.text
     assert found.status == "note" and "too little was measured to say whether it pays" in found.text
     assert "times" not in found.text and "--seconds" in found.remedy
@@ -295,7 +293,7 @@ def test_what_rests_on_little_is_no_verdict(changes: dict[str, Any]) -> None:
 
 def test_a_speed_up_that_may_be_none_is_not_called_one() -> None:
     doubtful = {"speedup": {"value": 1.2, "low": 0.9, "high": 1.5, "n": 8}}
-    _, found = speculation_check.judged(measured(**doubtful), has_draft=True)
+    _, found = pair_checks.judged(measured(**doubtful), has_draft=True)
     assert found.status == "note" and "it is unclear whether it pays off here" in found.text
 
 
@@ -312,13 +310,13 @@ def test_speculation_that_does_not_pay_is_said_to_with_the_reason(
     changes: dict[str, Any], because: str
 ) -> None:
     slow = {"tok_per_s": 9.0, "speedup": {"value": 0.9, "low": 0.85, "high": 0.95, "n": 8}}
-    _, found = speculation_check.judged(measured(**slow, **changes), has_draft=True)
+    _, found = pair_checks.judged(measured(**slow, **changes), has_draft=True)
     assert found.status == "note" and "does not pay off here" in found.text
     assert because in found.remedy and "--no-draft" in found.remedy
 
 
 def test_what_cannot_be_run_is_a_problem() -> None:
-    (found,) = speculation_check.judged({"error": "the engine was killed"}, has_draft=True)
+    (found,) = pair_checks.judged({"error": "the engine was killed"}, has_draft=True)
     assert found.status == "problem" and "the engine was killed" in found.text
 
 

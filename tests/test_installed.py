@@ -119,8 +119,8 @@ def test_what_other_programs_downloaded_is_found_and_not_copied(home: Path, caps
         ("llama.cpp", "split-00001-of-00002.gguf"),
         ("Ollama", "small:1b"),
     }
-    [pair] = find_pairs(found)[0]
-    assert (pair.target.paths, pair.draft.paths) == ((studio,), (blob,))
+    [(big, small)] = find_pairs(found)[0]
+    assert (big.paths, small.paths) == ((studio,), (blob,))
     listed = said(capsys, 0, "import")
     assert "fits: edgespec import 'pub/big-GGUF/big-Q4_K_M.gguf' 'small:1b'" in listed
     said(capsys, 0, "import", "pub/big-GGUF/big-Q4_K_M.gguf", "small:1b", "--name", "mine")
@@ -150,7 +150,7 @@ def test_of_several_drafts_the_smallest_that_fits_is_taken(tmp_path: Path) -> No
     write(tmp_path / "l/other.gguf", d=16, texts=tiny_gguf.FOREIGN)
     (tmp_path / "l/page.gguf").write_text("<html>")
     pairs, useless = find_pairs(find_models({"LLAMA_CACHE": str(tmp_path / "l")}, tmp_path))
-    assert [(pair.target.label, pair.draft.label) for pair in pairs] == [("big.gguf", "small.gguf")]
+    assert [(big.label, small.label) for big, small in pairs] == [("big.gguf", "small.gguf")]
     assert list(useless) == ["page.gguf"]
 
 

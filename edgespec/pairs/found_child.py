@@ -14,7 +14,7 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
     """Returns the usable models, each with its draft if there is one. The largest are read first."""
     models = sorted(find_models(), key=lambda model: -model.size)[: question["most"]]
     pairs, useless = find_pairs(models)
-    drafts = {pair.target.paths: pair.draft for pair in pairs}
+    drafts = {target.paths: draft for target, draft in pairs}
     return {"found": [_told(m, drafts.get(m.paths)) for m in models if m.label not in useless]}
 
 

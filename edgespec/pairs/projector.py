@@ -7,6 +7,7 @@ from edgespec.errors import ModelFileError, ModelUnsupportedError
 from edgespec_models.gguf.header import Header, HeaderError, read_file
 
 AUTO, NONE = "auto", "none"
+PROJECTOR = "clip"  # its architecture
 
 
 def projector_of(target: Path, asked: str) -> Path | None:
@@ -23,28 +24,17 @@ def projector_of(target: Path, asked: str) -> Path | None:
         header = read_file(path)
     except HeaderError as error:
         raise ModelFileError(f"--mmproj: {error}") from None
-    if not is_projector(header):
+    if header.architecture != PROJECTOR:
         raise ModelUnsupportedError(
             f"--mmproj: {path.name} is no projector: its name often begins with mmproj"
         )
     return path
 
 
-def is_projector(header: Header) -> bool:
-    """Returns whether a file is a projector."""
-    return header.architecture == "clip"
-
-
 def reads_of(header: Header) -> tuple[str, ...]:
     """Returns what a projector reads, in words."""
     kinds = {"pictures": "clip.has_vision_encoder", "sounds": "clip.has_audio_encoder"}
     return tuple(kind for kind, key in kinds.items() if header.flag(key))
-
-
-def widths(header: Header) -> set[int]:
-    """Returns how many numbers the rows have that a projector makes."""
-    keys = ("clip.vision.projection_dim", "clip.audio.projection_dim")
-    return {width for key in keys if (width := header.number(key))}
 
 
 def _beside(target: Path) -> Path | None:
@@ -63,7 +53,8 @@ def _fits(path: Path, width: int | None) -> bool:
         header = read_file(path)
     except HeaderError:
         return False
-    return is_projector(header) and width in widths(header)
+    of_rows = [header.number(f"clip.{kind}.projection_dim") for kind in ("vision", "audio")]
+    return width is not None and header.architecture == PROJECTOR and width in of_rows
 
 
 def _likeness(path: Path, target: Path) -> tuple[int, bool]:

@@ -38,6 +38,7 @@ from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, invalid
 from edgespec.server.settings import RequestDefaults, ServerSettings
 from edgespec.server.supervisor import Supervisor
+from edgespec.server.turns import TurnReader, readers
 from edgespec.server.worker_life import WorkerLife
 from edgespec.system.limited_child import GIVEN_UP
 
@@ -172,8 +173,8 @@ class Answering:
             for part, file in zip(parts, files, strict=True):
                 part.fetched(file)
 
-    async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], Composed]:
-        """Returns the generations that a conversation asks for, and how to read them. Raises Refusal."""
+    async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], list[TurnReader], str]:
+        """Returns the generations of a conversation, who reads each, and the prompt. Raises Refusal."""
         (composed, media), form = await self.composed(body), None
         if body.must_call:
             composed, schema = forced(composed)
@@ -191,7 +192,9 @@ class Answering:
             stops=(*composed.stops, *turn_end(self.template(self.loaded()))),
             form=form,
         )
-        return submits, composed
+        several = body.parallel_tool_calls is not False
+        turns = readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several)
+        return submits, turns, composed.text
 
     def wants_bos(self, text: str) -> bool:
         """Returns whether the start token goes before a prompt: most templates write it themselves."""

@@ -268,8 +268,9 @@ def make(place: WorkFolders, log: Log, shipped: Path = SHIPPED) -> None:
     ):
         learn(name, school.learner, plan, score, place.work, log)
     place.out.mkdir(parents=True, exist_ok=True)
-    write(school.learner.eye, place.out / tiny.PROJECTOR)
-    log(f"done: {place.out / tiny.PROJECTOR}; tests/recipes/test_eye.py measures it where it ships")
+    made = place.out / tiny.projector_path().name
+    write(school.learner.eye, made)
+    log(f"done: {made}; tests/recipes/test_eye.py measures it where it ships")
 
 
 def write(eye: Eye, path: Path) -> None:

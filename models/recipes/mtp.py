@@ -13,10 +13,9 @@ from edgespec_models.distill import gather, head_file, start
 from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.listen import listen
 from edgespec_models.distill.model_file import About
-from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log
 from edgespec_models.distill.target_file import open_target
-from edgespec_models.distill.train import train
+from edgespec_models.distill.train import Plan, train
 from recipes import asked
 from recipes import tokenizer as tok
 from recipes.asked import Wanted

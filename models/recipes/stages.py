@@ -32,10 +32,10 @@ from edgespec_models.distill.hidden import Hidden
 from edgespec_models.distill.listen import listen, read_back
 from edgespec_models.distill.model_file import About
 from edgespec_models.distill.network import Llama, count_parameters
-from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log
 from edgespec_models.distill.start import read_llama
 from edgespec_models.distill.target_file import open_target
+from edgespec_models.distill.train import Plan
 from edgespec_models.kept_file import copy_whole
 from recipes import asked, data, export, model, prompts
 from recipes import tokenizer as tok

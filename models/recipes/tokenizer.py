@@ -8,9 +8,9 @@ at fixed ids, so that a later vocabulary of another size keeps them.
 from collections.abc import Iterable
 from pathlib import Path
 
-import gguf
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from edgespec_models.distill.target_file import open_target
 from recipes.marks import SPECIAL
 
 VOCAB = 4096
@@ -54,17 +54,10 @@ def _cut_as(pre: str, tokenizer: Tokenizer) -> None:
 
 def read_tokenizer(path: Path) -> Tokenizer:
     """Return the vocabulary of a file that `export.py` wrote."""
-    reader = gguf.GGUFReader(path)
-
-    def field(key: str) -> list[str]:
-        found = reader.get_field(f"tokenizer.ggml.{key}")
-        if found is None:
-            raise KeyError(f"tokenizer.ggml.{key} is not in the metadata of {path}")
-        return found.contents()
-
-    pre = str(field("pre"))
-    merges = [(a, b) for a, b in (merge.split(" ") for merge in field("merges"))]
-    vocab = {piece: i for i, piece in enumerate(field("tokens"))}
+    file = open_target(path)
+    pre, merged, pieces = (file.value(f"tokenizer.ggml.{key}") for key in ("pre", "merges", "tokens"))
+    merges = [(a, b) for a, b in (merge.split(" ") for merge in merged)]
+    vocab = {piece: i for i, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
     _cut_as(pre, tokenizer)
     tokenizer.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in SPECIAL])

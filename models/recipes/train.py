@@ -15,9 +15,8 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from edgespec_models.distill.network import Llama, count_parameters
-from edgespec_models.distill.plan import Plan, step
 from edgespec_models.distill.progress import Log, Meter, Stop
-from edgespec_models.distill.train import optimisers, resume, save
+from edgespec_models.distill.train import Plan, optimisers, resume, save, step
 from recipes import data
 
 

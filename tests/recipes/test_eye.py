@@ -92,7 +92,7 @@ def test_what_is_written_is_what_was_trained(tmp_path, monkeypatch):
     kept = torch.load(tmp_path / "answers.pt")["learner"]
     made.load_state_dict({name[4:]: of for name, of in kept.items() if name.startswith("eye.")})
     picture = drawing(random.Random(1), "red", "star")
-    with MediaReader(place.out / tiny.PROJECTOR, tiny.target_path(), on_gpu=False) as reader:
+    with MediaReader(place.out / tiny.projector_path().name, tiny.target_path(), on_gpu=False) as reader:
         (medium,) = reader.pieces(picture)
     from PIL import Image
 
@@ -101,7 +101,7 @@ def test_what_is_written_is_what_was_trained(tmp_path, monkeypatch):
         rows = made(torch.from_numpy(pixels.copy())[None])[0].numpy()
     assert isinstance(medium, Medium) and medium.causal
     np.testing.assert_allclose(medium.rows, rows, atol=0.02 * float(np.abs(rows).max()))
-    (place.out / tiny.PROJECTOR).unlink()
+    (place.out / tiny.projector_path().name).unlink()
     lines.clear()
     eye.make(place, lines.append)
-    assert len(lines) == 2 and (place.out / tiny.PROJECTOR).exists()
+    assert len(lines) == 2 and (place.out / tiny.projector_path().name).exists()

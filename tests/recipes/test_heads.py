@@ -23,8 +23,8 @@ from edgespec_models.distill.hidden import Hidden  # noqa: E402
 from edgespec_models.distill.lessons import lesson  # noqa: E402
 from edgespec_models.distill.model_file import About  # noqa: E402
 from edgespec_models.distill.network import Llama, Shape  # noqa: E402
-from edgespec_models.distill.plan import Plan  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
+from edgespec_models.distill.train import Plan  # noqa: E402
 from recipes.export import export  # noqa: E402
 from recipes.tokenizer import train_tokenizer  # noqa: E402
 

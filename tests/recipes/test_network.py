@@ -20,9 +20,9 @@ from edgespec_models.distill.hidden import Hidden  # noqa: E402
 from edgespec_models.distill.listen import best_of  # noqa: E402
 from edgespec_models.distill.model_file import About, interleave  # noqa: E402
 from edgespec_models.distill.network import Llama, Shape  # noqa: E402
-from edgespec_models.distill.plan import Plan  # noqa: E402
 from edgespec_models.distill.start import read_llama  # noqa: E402
 from edgespec_models.distill.target_file import open_target  # noqa: E402
+from edgespec_models.distill.train import Plan  # noqa: E402
 from recipes import marks, model, rounding  # noqa: E402
 from recipes.export import export  # noqa: E402
 from recipes.tokenizer import read_tokenizer, token_id, train_tokenizer  # noqa: E402

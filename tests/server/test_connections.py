@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 from commands import posix
 
-from edgespec.commands.serve import connections
-from edgespec.commands.serve.connections import Connection, room_for_connections
+from edgespec.commands.serve import http_server
+from edgespec.commands.serve.http_server import Connection, room_for_connections
 
 pytestmark = posix
 WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -51,7 +51,7 @@ def test_half_a_head_does_not_keep_a_connection_that_has_been_used(monkeypatch: 
     """Only the first request of a connection had a time for its head."""
 
     async def play() -> None:
-        monkeypatch.setattr(connections, "HEAD_S", 0.3)
+        monkeypatch.setattr(http_server, "HEAD_S", 0.3)
         async with serving() as connect:
             reader, writer = await connect()
             for _ in range(3):
@@ -94,10 +94,10 @@ def test_a_low_limit_of_file_descriptors_is_raised_as_far_as_it_may_be(
     limits = {"now": (256, 1024)}
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
     monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.update(now=new))
-    assert room_for_connections() == 1024 - connections.SPARE - connections.AT_ONCE
+    assert room_for_connections() == 1024 - http_server.SPARE - http_server.AT_ONCE
     assert limits["now"] == (1024, 1024)
     limits["now"] = (64, 64)
-    assert room_for_connections() == connections.AT_ONCE
+    assert room_for_connections() == http_server.AT_ONCE
     limits["now"] = (256, resource.RLIM_INFINITY)
     room_for_connections()
-    assert limits["now"] == (connections.WANTED, resource.RLIM_INFINITY)
+    assert limits["now"] == (http_server.WANTED, resource.RLIM_INFINITY)

@@ -19,8 +19,7 @@ import uvicorn
 from commands import EDGESPEC, posix
 from served import Served, post, served, until
 
-from edgespec.commands.serve.connections import Connection
-from edgespec.commands.serve.ending import STOPPING, StoppableServer
+from edgespec.commands.serve.http_server import STOPPING, Connection, StoppableServer
 
 pytestmark = posix
 STREAM = {"prompt": "a", "stream": True, "max_tokens": 1900, "ignore_eos": True, "temperature": 0}

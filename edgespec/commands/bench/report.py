@@ -15,6 +15,13 @@ from edgespec_models.kept_file import write_whole
 
 WIDTH = 80
 POSITIONS = 9
+FULL, MARK = "#", "|"
+FORMAT = 1
+METHOD = (
+    "decode speed: tokens after the first / their seconds; speed-up: ratio of decode speeds on one prompt "
+    "and seed, median over repeats, geometric mean over prompts, 95 % interval by Student's t on logarithms, "
+    "one value a prompt; lines of a unit in random order, every generation with empty caches"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +188,6 @@ def _interval(ratio: Ratio | None) -> str:
     return f"{ratio.low:.2f} to {high}"
 
 
-FULL, MARK = "#", "|"
-
-
 def bars(rows: Sequence[tuple[str, float, float | None]], width: int) -> list[str]:
     """Draws a line for each (label, value, mark): a bar on one scale, with the mark in it, and the value."""
     if not rows:
@@ -200,14 +204,6 @@ def bars(rows: Sequence[tuple[str, float, float | None]], width: int) -> list[st
             cells[min(room - 1, round(mark / largest * room))] = MARK
         lines.append(f"{label:<{label_width}}  {''.join(cells).rstrip()} {text}")
     return lines
-
-
-FORMAT = 1
-METHOD = (
-    "decode speed: tokens after the first / their seconds; speed-up: ratio of decode speeds on one prompt "
-    "and seed, median over repeats, geometric mean over prompts, 95 % interval by Student's t on logarithms, "
-    "one value a prompt; lines of a unit in random order, every generation with empty caches"
-)
 
 
 def document(found: Results, measured: Measured, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any
 
 from edgespec.commands import flags
 from edgespec.commands.doctor import findings, machine_checks, pair_checks, surroundings
-from edgespec.commands.doctor.cards import cards
 from edgespec.commands.doctor.findings import Finding, problem
-from edgespec.commands.doctor.speculation_check import judged
+from edgespec.commands.doctor.machine_checks import cards
+from edgespec.commands.doctor.pair_checks import judged
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError

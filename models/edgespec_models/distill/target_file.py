@@ -2,20 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec_models.distill.network import Shape
-
-
-def number(reader: gguf.GGUFReader, key: str) -> float:
-    """Return a number of the metadata."""
-    field = reader.get_field(key)
-    if field is None:
-        raise KeyError(f"{key} is not in the file's metadata")
-    return float(field.contents())
 
 
 def separate(weight: NDArray[np.float32], heads: int, head_dim: int) -> NDArray[np.float32]:
@@ -51,17 +44,17 @@ class TargetFile:
 
     @property
     def architecture(self) -> str:
-        return self.text("general.architecture")
+        return str(self.value("general.architecture"))
 
-    def whole(self, key: str) -> int:
-        return int(number(self.reader, f"{self.architecture}.{key}"))
-
-    def text(self, key: str) -> str:
-        """Return an entry of the metadata as text."""
+    def value(self, key: str) -> Any:
+        """Return an entry of the metadata."""
         field = self.reader.get_field(key)
         if field is None:
             raise KeyError(f"{key} is not in the metadata of {self.reader.data.filename}")
-        return str(field.contents())
+        return field.contents()
+
+    def whole(self, key: str) -> int:
+        return int(self.value(f"{self.architecture}.{key}"))
 
     def has(self, name: str) -> bool:
         """Return whether there is a tensor of this name without `.weight`."""
@@ -104,8 +97,8 @@ class TargetFile:
             head_dim=int(given.contents()) if given else width // heads,
             ffn=self.whole("feed_forward_length"),
             vocab=vocab,
-            rope_theta=number(self.reader, f"{self.architecture}.rope.freq_base"),
-            eps=number(self.reader, f"{self.architecture}.attention.layer_norm_rms_epsilon"),
+            rope_theta=float(self.value(f"{self.architecture}.rope.freq_base")),
+            eps=float(self.value(f"{self.architecture}.attention.layer_norm_rms_epsilon")),
         )
 
 

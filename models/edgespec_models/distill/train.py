@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from edgespec_models.distill import device
 from edgespec_models.distill.divergence import Rows, agreement, divergence, divergence_of
@@ -26,7 +26,6 @@ from edgespec_models.distill.head import HeadNetwork, Keys
 from edgespec_models.distill.heard import Heard
 from edgespec_models.distill.lessons import TOGETHER, Lesson, lesson, one_pass
 from edgespec_models.distill.network import Llama
-from edgespec_models.distill.plan import Plan, step
 from edgespec_models.distill.progress import Log, Meter, Stop, Wish
 from edgespec_models.kept_file import replacing
 
@@ -38,6 +37,45 @@ LATER = 0.7  # weight of a later guess relative to the one before it
 SHARP = 0.15  # of greedy text's rows is moved to the first choice
 SAVE_S = 120.0
 Student = HeadNetwork | Llama  # what is trained: a head, or a small draft
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Say how long and how a stage trains; lengths and counts are in tokens."""
+
+    tokens: int
+    anneal: int = 0  # over how many last tokens the rate falls
+    full: float = 1.0  # share of the rate before it falls
+    floor: float = 0.0  # and after it has fallen
+    warmup: int = 400_000
+    batch: int = 4096  # tokens a step
+    lengths: tuple[tuple[int, int], ...] = ((0, 256),)  # (from so many tokens on, window length)
+    matrix_rate: float = 4e-3
+    vector_rate: float = 3e-3
+    decay: float = 0.05
+    first_epoch: int = 0
+    save_every: int = 1_000_000
+    micro: int = 2048  # tokens that go through at once; more do not fit the processor's cache
+
+    def factor(self, done: int) -> float:
+        """Return the share of the full rate after `done` tokens."""
+        rise = min(1.0, (done + 1) / self.warmup) if self.warmup else 1.0
+        fall = min(1.0, max(0.0, (self.tokens - done) / self.anneal)) if self.anneal else 1.0
+        return rise * (self.floor + (self.full - self.floor) * fall)
+
+    def length(self, done: int) -> int:
+        """Return the window length after `done` tokens."""
+        return [length for start, length in self.lengths if done >= start][-1]
+
+
+def step(model: nn.Module, steppers: list[torch.optim.Optimizer], factor: float) -> None:
+    """Apply the gradients at this share of the full rate."""
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimiser in steppers:
+        for group in optimiser.param_groups:
+            group["lr"] = group["full_rate"] * factor
+        optimiser.step()
+        optimiser.zero_grad(set_to_none=True)
 
 
 @dataclass(slots=True)
@@ -193,6 +231,12 @@ def train(
     stop, meter = stop or Stop(), Meter(path.stem, plan.tokens, log, every)
     saved, ended = time.monotonic(), at.done >= plan.tokens
     size = plan.micro if device_of(head).type == "cpu" else plan.batch
+
+    def keep() -> None:
+        save(path, head, steppers, at)
+        shown = "  ".join(f"{g:.3f}/{w:.3f}/{s:.3f}" for g, w, s in held_out(head, watched, numbers))
+        log(f"{path.stem}: saved at {at.done:,} tokens; held-out greedy/warm first choice/shared: {shown}")
+
     while not ended:
         for i, texts in enumerate(one_pass(shards, at.passes, size, together)):
             if i < at.batch:
@@ -213,27 +257,12 @@ def train(
             if ended := at.done >= plan.tokens or stop.wanted:
                 break
             if time.monotonic() - saved > save_s:
-                save(path, head, steppers, at)
-                report(head, watched, numbers, path.stem, at, log)
+                keep()
                 if threads > 1:
                     device.use_threads(threads)
                 saved = time.monotonic()
                 meter.rest()
         else:
             at.passes, at.batch = at.passes + 1, 0
-    save(path, head, steppers, at)
-    report(head, watched, numbers, path.stem, at, log)
+    keep()
     return at.done >= plan.tokens
-
-
-def report(
-    head: Student,
-    watched: list[Heard],
-    numbers: NDArray[np.int64] | None,
-    name: str,
-    at: TrainingState,
-    log: Log,
-) -> None:
-    """Report how the head does on held-out text."""
-    shown = "  ".join(f"{g:.3f}/{w:.3f}/{s:.3f}" for g, w, s in held_out(head, watched, numbers))
-    log(f"{name}: saved at {at.done:,} tokens; held-out greedy/warm first choice/shared: {shown}")

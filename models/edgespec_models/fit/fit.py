@@ -46,7 +46,11 @@ class Fit:
 
     def sentence(self, name: str) -> str:
         """Describes it in one sentence. name: of the pair."""
-        return _said(self, name) if self.fits else _refused(self, name)
+        if not self.fits:
+            return _refused(self, name)
+        n_ctx = self.choice.n_ctx
+        what = f"{name} {_take(name)} {gib(self.choice.total)} with a context of {n_ctx:,} tokens"
+        return "; ".join([what, *self.gave_up, *self.proposals])
 
 
 def choose(
@@ -194,11 +198,6 @@ def _smaller_cache(search: Search, choice: Allotment, wanted: int) -> tuple[str,
                 f"--kv-type q8_0 makes room for {n_ctx:,} tokens (it changes the target's scores a little)",
             )
     return ()
-
-
-def _said(fit: Fit, name: str) -> str:
-    what = f"{name} {_take(name)} {gib(fit.choice.total)} with a context of {fit.choice.n_ctx:,} tokens"
-    return "; ".join([what, *fit.gave_up, *fit.proposals])
 
 
 def _refused(fit: Fit, name: str) -> str:

@@ -64,19 +64,10 @@ _DEFAULTS = {
     "rwkv": _Defaults("RWKV"),
     "plamo2": _Defaults("PLaMo-2", bos=1, eos=2),
 }
-_STARTED = {  # BPE pre-tokenisers that put a start token first unless told otherwise
-    "llama3",
-    "llama-v3",
-    "llama-bpe",
-    "falcon3",
-    "falcon-h1",
-    "pixtral",
-    "midm-2.0",
-    "lfm2",
-    "jina-v5-nano",
-    "tekken",
-    "chameleon",
-}
+# BPE pre-tokenisers that put a start token first unless told otherwise
+_STARTED = frozenset(
+    "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon".split()
+)
 _ALWAYS_STARTED = {"gemma4", "granite-embed-multi-311m"}  # whatever the header says
 _WITHOUT_BOS = {"chatglm-bpe", "glm4", "glm5"}
 

@@ -16,11 +16,7 @@ ZERO, RANDOM = -1, -2  # content of a grown row without any of the source's
 CHUNK_WEIGHTS = 4 << 20
 POOL_WEIGHTS = 1 << 20
 
-DTYPES: dict[str, GGMLQuantizationType] = {
-    "F16": GGMLQuantizationType.F16,
-    "Q8_0": GGMLQuantizationType.Q8_0,
-    "Q4_0": GGMLQuantizationType.Q4_0,
-}
+DTYPES = {name: GGMLQuantizationType[name] for name in ("F16", "Q8_0", "Q4_0")}
 """The types added weights can have."""
 
 Stock = Callable[[GGMLQuantizationType, int], NDArray[np.uint8]]  # type, width -> packed random rows

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -111,10 +112,8 @@ class Download:
             reader.join()
             for stream in (child.stdin, child.stdout, child.stderr):
                 if stream:
-                    try:
+                    with suppress(BrokenPipeError):
                         stream.close()
-                    except BrokenPipeError:
-                        pass
 
     def _follow(
         self, child: subprocess.Popen[str], on_progress: OnProgress, complaints: deque[str]

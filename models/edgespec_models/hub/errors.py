@@ -38,8 +38,6 @@ def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator
     """
     try:
         yield
-    except HubError:
-        raise
     except (HfHubHTTPError, httpx2.HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
         raise HubError(_sentence(error, what, endpoint, has_token)) from None
     except (FileMetadataError, LocalEntryNotFoundError):

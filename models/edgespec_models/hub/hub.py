@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
 from huggingface_hub.file_download import repo_folder_name
-from huggingface_hub.utils import build_hf_headers, hf_raise_for_status, http_stream_backoff
+from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from edgespec_models.gguf.header import Header, read_file, read_header
 from edgespec_models.hub.errors import HubError, told
@@ -185,15 +185,7 @@ class _HubSource:
 
     def _range(self, offset: int, n: int) -> bytes:
         headers = {**self._headers, "Range": f"bytes={offset}-{offset + n - 1}"}
-        with http_stream_backoff(  # its own retries do not cover reading
-            "GET",
-            self._url,
-            headers=headers,
-            timeout=TIMEOUT_S,
-            retry_on_exceptions=(),
-            retry_on_status_codes=(),
-            max_retries=0,
-        ) as response:
+        with get_session().stream("GET", self._url, headers=headers, timeout=TIMEOUT_S) as response:
             hf_raise_for_status(response)
             skip = 0 if response.status_code == 206 else offset  # 200: ranges are ignored, all of it comes
             content = bytearray()

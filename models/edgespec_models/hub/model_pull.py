@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Literal
 
 from edgespec_models.gguf.header import HeaderError
-from edgespec_models.hub.choose_file import parse_wanted
 from edgespec_models.hub.download import Cancelled, Downloaded
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
@@ -115,7 +114,7 @@ class ModelPull:
         self.stage = "checking"
         if self._chosen is None:
             return plan
-        return plan_pull(hub, replace(wanted, draft=parse_wanted(str(self._chosen.candidate))))
+        return plan_pull(hub, replace(wanted, draft=self._chosen.candidate))
 
     def _note(self, progress: Downloaded) -> None:
         self.progress = progress

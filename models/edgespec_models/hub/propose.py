@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from huggingface_hub import HfApi
 
 from edgespec_models.gguf.header import Header, HeaderError
-from edgespec_models.hub.choose_file import Chosen, choose, heads_in
+from edgespec_models.hub.choose_file import Chosen, WantedFile, choose, heads_in
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.retries import again
@@ -22,30 +22,19 @@ MOST_HEADS = 3  # of one repository
 MOST_CHECKED = 5  # headers fetched for one proposal
 MOST_LISTED = 50  # repositories in one list
 LARGEST_SHARE = 0.3  # of the target's size: a larger draft costs more than its guesses save
+Candidate = tuple[WantedFile, str]  # a draft that may fit, and why, in one clause
 _BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)([bm])(?![a-z0-9])", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class ProposedDraft:
-    """A draft that may fit."""
-
-    why: str  # one clause
-    repo: str
-    which: str = ""  # a file name; "" for the usual quantisation
-
-    def __str__(self) -> str:
-        return self.repo + (f":{self.which}" if self.which else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
     """A candidate that was checked."""
 
-    candidate: ProposedDraft
+    candidate: WantedFile
+    why: str  # it may fit, in one clause
     verdict: PairVerdict | None  # None if it could not be read
     size: int  # bytes
     reason: str  # why it does not fit; "" if it does
-    chosen: Chosen | None = None  # its files on the hub
 
     @property
     def fits(self) -> bool:
@@ -62,10 +51,10 @@ def propose(
     proposals, fetched, seen = [], 0, {target.first.repo}
     beside = list(_heads_beside(hub, target))
     for candidate in [*beside, *_candidates(hub, target, header, installed)]:
-        if candidate.repo in seen and candidate not in beside:
+        if candidate[0].repo in seen and candidate not in beside:
             continue
-        seen.add(candidate.repo)
-        proposal, n_bytes = _check(hub, target, header, candidate)
+        seen.add(candidate[0].repo)
+        proposal, n_bytes = _check(hub, target, header, *candidate)
         fetched += n_bytes
         proposals.append(proposal)
         if len(proposals) >= MOST_CHECKED:
@@ -75,7 +64,7 @@ def propose(
 
 def head_for(hub: Hub, target: Chosen, header: Header) -> Proposal | None:
     """Returns a head in the target's own repository that fits; None if there is none."""
-    checked = (_check(hub, target, header, candidate)[0] for candidate in _heads_beside(hub, target))
+    checked = (_check(hub, target, header, *candidate)[0] for candidate in _heads_beside(hub, target))
     return next((proposal for proposal in checked if proposal.fits), None)
 
 
@@ -85,32 +74,30 @@ def _rank(proposal: Proposal) -> int:
     return ("head", "exact", "translated", "none").index(fit)
 
 
-def _heads_beside(hub: Hub, target: Chosen) -> Iterator[ProposedDraft]:
+def _heads_beside(hub: Hub, target: Chosen) -> Iterator[Candidate]:
     """Yields the heads in the target's own repository."""
     for name in heads_in(hub.repository(target.first.repo, target.first.commit))[:MOST_HEADS]:
-        yield ProposedDraft("a head in the target's own repository", target.first.repo, name)
+        yield WantedFile(target.first.repo, name), "a head in the target's own repository"
 
 
-def _candidates(
-    hub: Hub, target: Chosen, header: Header, installed: Sequence[str]
-) -> Iterator[ProposedDraft]:
+def _candidates(hub: Hub, target: Chosen, header: Header, installed: Sequence[str]) -> Iterator[Candidate]:
     name = base_name(target.first.repo)
     family = family_of(header, target.first.repo)
     for entry in catalogue():
         if entry.draft and base_name(entry.target.repo) == name:
             why = f"the catalogue's draft for it (pair {entry.name})"
-            yield ProposedDraft(why, entry.draft.repo, entry.draft.file)
+            yield WantedFile(entry.draft.repo, entry.draft.file), why
     for draft in installed:
-        yield ProposedDraft("it is already on this machine", *draft.split(":", 1))
+        yield WantedFile(*draft.split(":", 1)), "it is already on this machine"
     for entry in catalogue():
         if entry.draft and family and family in base_name(entry.draft.repo):
             why = f"the catalogue drafts {base_name(entry.target.repo)} with it"
-            yield ProposedDraft(why, entry.draft.repo, entry.draft.file)
+            yield WantedFile(entry.draft.repo, entry.draft.file), why
     if family and not hub.offline:
         yield from _relatives(hub, target.first.repo, family)
 
 
-def _relatives(hub: Hub, repo: str, family: str) -> Iterator[ProposedDraft]:
+def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
     """Yields smaller models of the family by the same owner, the smallest first."""
     owner, size = repo.partition("/")[0], billions(repo)
     with hub.told(owner):
@@ -126,21 +113,21 @@ def _relatives(hub: Hub, repo: str, family: str) -> Iterator[ProposedDraft]:
             smaller.append((own, name))
     for own, name in sorted(smaller):
         weights = f"{own:g} billion" if own >= 0.1 else f"{own * 1000:g} million"
-        yield ProposedDraft(f"the same family ({family}) by the same owner, with {weights} weights", name)
+        yield WantedFile(name, ""), f"the same family ({family}) by the same owner, with {weights} weights"
 
 
-def _check(hub: Hub, target: Chosen, header: Header, candidate: ProposedDraft) -> tuple[Proposal, int]:
-    fetched, chosen, size = 0, None, 0
+def _check(hub: Hub, target: Chosen, header: Header, candidate: WantedFile, why: str) -> tuple[Proposal, int]:
+    fetched = size = 0
     try:
         chosen = choose(hub.repository(candidate.repo), candidate.which, draft=True)
         size = chosen.size
         own, fetched = hub.header(chosen.first)
     except (HubError, HeaderError) as error:
-        return Proposal(candidate, None, size, str(error)), fetched
+        return Proposal(candidate, why, None, size, str(error)), fetched
     if target.size and size > LARGEST_SHARE * target.size:
-        return Proposal(candidate, None, size, "it is too large for this target to save time"), fetched
+        return Proposal(candidate, why, None, size, "it is too large for this target to save time"), fetched
     verdict = check_headers(header, own)
-    return Proposal(candidate, verdict, size, "" if verdict.usable else str(verdict), chosen), fetched
+    return Proposal(candidate, why, verdict, size, "" if verdict.usable else str(verdict)), fetched
 
 
 def base_name(repo: str) -> str:

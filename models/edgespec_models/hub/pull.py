@@ -215,7 +215,7 @@ class Pull:
     def __init__(self, plan: PullPlan, hub: Hub, store: Store) -> None:
         self.plan, self.hub, self.store = plan, hub, store
         known = {
-            (path, sha): True
+            (path, sha)
             for pair in store.pairs()
             for model in pair.models
             for path, sha in zip(model.paths, model.sha256, strict=False)

@@ -30,12 +30,7 @@ class FoundModel:
     projector: Path | None = None  # if the program says so
 
 
-@dataclass(frozen=True, slots=True)
-class FoundPair:
-    """Two found models that fit each other."""
-
-    target: FoundModel
-    draft: FoundModel
+FoundPair = tuple[FoundModel, FoundModel]  # a target, and a draft that fits it
 
 
 def find_models(environment: Mapping[str, str] | None = None, home: Path | None = None) -> list[FoundModel]:
@@ -80,7 +75,7 @@ def find_pairs(models: Iterable[FoundModel]) -> tuple[list[FoundPair], dict[str,
             if draft.size > LARGEST_SHARE * target.size:
                 break
             if mismatch(words, other) is None:
-                pairs.append(FoundPair(target, draft))
+                pairs.append((target, draft))
                 break
     return pairs, useless
 

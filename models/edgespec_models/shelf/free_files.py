@@ -5,16 +5,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
-
-class FreeableModel(Protocol):
-    """A model's files, and whether they are ours to delete."""
-
-    @property
-    def paths(self) -> tuple[str, ...]: ...
-    @property
-    def fetched(self) -> bool: ...
+from edgespec_models.shelf.installed_pair import InstalledModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +18,7 @@ class Removed:
     kept: Mapping[str, str]  # path -> why it stayed
 
 
-def delete_files(models: Sequence[FreeableModel], used: Mapping[str, str], *, keep_files: bool) -> Removed:
+def delete_files(models: Sequence[InstalledModel], used: Mapping[str, str], *, keep_files: bool) -> Removed:
     """Deletes what EdgeSpec downloaded and no other pair uses. used: path -> the pair that uses it."""
     deleted, kept, freed = [], {}, 0
     for model in models:

@@ -16,46 +16,35 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-TARGET = "target.gguf"
-DRAFT = "draft.gguf"
-MTP = "target-mtp.gguf"
-PROJECTOR = "mmproj.gguf"
-HELD_OUT_PROMPTS = "held_out_prompts.jsonl"
-REFERENCE = "reference_logits.npz"
-
-FIM_PREFIX = "<|fim_prefix|>"
-FIM_SUFFIX = "<|fim_suffix|>"
-FIM_MIDDLE = "<|fim_middle|>"
-
 
 def target_path() -> Path:
     """Return the target's GGUF file."""
-    return _shipped(TARGET)
+    return _shipped("target.gguf")
 
 
 def draft_path() -> Path:
     """Return the draft's GGUF file."""
-    return _shipped(DRAFT)
+    return _shipped("draft.gguf")
 
 
 def mtp_path() -> Path:
     """Return the GGUF file of the target with an MTP block, which can speculate by itself."""
-    return _shipped(MTP)
+    return _shipped("target-mtp.gguf")
 
 
 def projector_path() -> Path:
     """Return the GGUF file with which the target, with or without a block, sees shapes and their colours."""
-    return _shipped(PROJECTOR)
+    return _shipped("mmproj.gguf")
 
 
 def held_out_prompts_path() -> Path:
     """Return the prompts that neither was trained on; a line is JSON: `kind`, `prompt`, often `messages`."""
-    return _shipped(HELD_OUT_PROMPTS)
+    return _shipped("held_out_prompts.jsonl")
 
 
 def reference_path() -> Path:
     """Return the file of `reference_logits`."""
-    return _shipped(REFERENCE)
+    return _shipped("reference_logits.npz")
 
 
 @dataclass(frozen=True, slots=True)

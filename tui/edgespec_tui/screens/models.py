@@ -58,7 +58,6 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
 
     async def on_mount(self) -> None:
         self._shelf.watched = True
-        self.query_one(ProgressBar).display = False
         await self._read()
         self.set_interval(EVERY_S, self._show_pull)
 
@@ -130,9 +129,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
 
     def _fill_drafts(self, options: OptionList, pull: ModelPull) -> None:
         for i, draft in enumerate(pull.choices):
-            line = Content.assemble(
-                str(draft.candidate), f"  {size_text(draft.size)}  ", (draft.candidate.why, "dim")
-            )
+            line = Content.assemble(str(draft.candidate), f"  {size_text(draft.size)}  ", (draft.why, "dim"))
             options.add_option(Option(line, id=f"draft {i}"))
         options.add_option(Option("no draft: guesses come from the text", id="draft none"))
         options.highlighted = 0

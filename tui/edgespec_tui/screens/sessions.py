@@ -63,7 +63,6 @@ class SessionsScreen(ModalScreen[int | None]):
             yield KeyLine(show_command_palette=False)
 
     async def on_mount(self) -> None:
-        self.query_one("#sessions-title").display = False
         await self._fill()
 
     async def _fill(self) -> None:

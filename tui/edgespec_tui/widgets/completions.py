@@ -106,7 +106,6 @@ class ChoiceList(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="choices")
-        self.display = False
 
     def show(self, choices: Suggestions | None) -> None:
         """Shows them; None hides the list."""

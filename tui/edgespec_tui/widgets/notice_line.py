@@ -19,7 +19,6 @@ class NoticeLine(Static):
 
     def __init__(self) -> None:
         super().__init__("", id="notice-line")
-        self.display = False
         self.sentences: list[tuple[str, Kind]] = []
 
     def tell(self, sentence: str, kind: Kind) -> None:

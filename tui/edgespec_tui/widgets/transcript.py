@@ -33,7 +33,6 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
     def compose(self) -> ComposeResult:
         above = Button("", id="earlier", compact=True)
         above.can_focus = False  # what is typed next is for the input
-        above.display = False
         yield above
 
     def on_mount(self) -> None:
@@ -89,11 +88,10 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
             return
         fresh = [self._view(turn) for turn in self._path[low : self._first]]
         self._first = low
-        below = next(iter(self.query(TurnView)), None)
         await self.mount_all(fresh, after=self.query_one("#earlier"))
         self._show_earlier()
-        if below is not None:
-            self.call_after_refresh(self.scroll_to_widget, below, animate=False, top=True)
+        if top is not None:
+            self.call_after_refresh(self.scroll_to_widget, top, animate=False, top=True)
 
     def on_mouse_scroll_up(self) -> None:
         self.reach_up()

@@ -29,9 +29,7 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("EdgeSpec", id="welcome-name")
         yield Static("", id="welcome-model")
         yield Static("", id="welcome-notice")
-        offer = Static("", id="welcome-offer")
-        offer.display = False
-        yield offer
+        yield Static("", id="welcome-offer")
         yield Static("", id="welcome-asks")
         yield Static("", id="welcome-keys")
 

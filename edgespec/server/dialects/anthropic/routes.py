@@ -9,7 +9,6 @@ from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.anthropic.answers import MessageAnswer, error_of
 from edgespec.server.dialects.anthropic.requests import CountRequest, MessagesRequest
 from edgespec.server.dialects.dialect import Dialect, with_pair
-from edgespec.server.turns import readers
 
 
 class AnthropicDialect(Dialect):
@@ -27,15 +26,14 @@ class AnthropicDialect(Dialect):
     async def messages(self, wanted: MessagesRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
-        [submit], composed = await self.answering.chat_submits(body)
-        several = body.parallel_tool_calls is not False
+        submits, [turn], _ = await self.answering.chat_submits(body)
         answer = MessageAnswer(
             self.answering.name(),
-            readers(composed, 1, several=several)[0],
+            turn,
             request.state.request_id,
             tuple(wanted.stop_sequences or ()),
         )
-        return await self.answering.answer(request, [submit], answer, body)
+        return await self.answering.answer(request, submits, answer, body)
 
     @with_pair
     async def count_tokens(self, wanted: CountRequest) -> dict[str, int]:

@@ -19,6 +19,7 @@ from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
 
 ANY_SLOT = -1  # clients are not told which slot a request had
+BATCH = 2000  # tokens that are written at once
 
 
 @dataclass(slots=True)
@@ -232,9 +233,6 @@ def sampling_settings(sampling: Sampling) -> dict[str, Any]:
         "repeat_last_n": sampling.penalty_last_n,
         "logit_bias": bias,
     }
-
-
-BATCH = 2000  # tokens that are written at once
 
 
 async def token_list(tokens: Sequence[int], pieces: Sequence[bytes]) -> AsyncIterator[str]:

@@ -47,7 +47,7 @@ from edgespec.server.embeddings import Embedded, Text
 from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.logs import say
 from edgespec.server.refusal import Refusal
-from edgespec.server.turns import TurnReader, readers
+from edgespec.server.turns import TurnReader
 from edgespec_models.shelf.store import StoreError
 
 if TYPE_CHECKING:
@@ -97,8 +97,8 @@ class OllamaDialect(Dialect):
         if wanted.silent:
             return self._nothing(wanted, chats=True)
         body = wanted.as_chat()
-        submits, composed = await self.answering.chat_submits(body)
-        return await self._answer(wanted, body, request, submits, readers(composed, 1)[0], chats=True)
+        submits, [turn], _ = await self.answering.chat_submits(body)
+        return await self._answer(wanted, body, request, submits, turn, chats=True)
 
     @with_pair
     async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
@@ -107,9 +107,8 @@ class OllamaDialect(Dialect):
             return self._nothing(wanted, chats=False)
         body = wanted.as_chat()
         if not (wanted.raw or wanted.suffix):
-            submits, composed = await self.answering.chat_submits(body)
+            submits, [turn], _ = await self.answering.chat_submits(body)
             submits = [replace(s, prompt=await self._behind(wanted.context, s)) for s in submits]
-            [turn] = readers(composed, 1)
             return await self._answer(wanted, body, request, submits, turn, chats=False)
         prompt: str | tuple[int, ...] = wanted.prompt or ""
         if wanted.suffix:

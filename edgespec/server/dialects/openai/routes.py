@@ -11,7 +11,6 @@ from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.openai.answers import ChatAnswer, CompletionAnswer, FillAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest, FillRequest
 from edgespec.server.filling import GapFields, fill_prompt
-from edgespec.server.turns import readers
 
 
 class OpenAIDialect(Dialect):
@@ -32,15 +31,14 @@ class OpenAIDialect(Dialect):
     async def chat(self, body: ChatRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body.check()
-        submits, composed = await self.answering.chat_submits(body)
-        several = body.parallel_tool_calls is not False
+        submits, turns, prompt = await self.answering.chat_submits(body)
         verbose = self.answering.settings.verbose if body.verbose is None else body.verbose
         answer = ChatAnswer(
             self.answering.name(),
             self.answering.loaded().plain_s,
             body,
-            turns=readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several),
-            prompt=composed.text if verbose else None,
+            turns=turns,
+            prompt=prompt if verbose else None,
             functions=body.calls_functions,
         )
         return await self.answering.answer(request, submits, answer, body)

@@ -9,7 +9,6 @@ from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.responses.answers import ResponseAnswer
 from edgespec.server.dialects.responses.requests import InputRequest, ResponsesRequest
-from edgespec.server.turns import readers
 
 
 class ResponsesDialect(Dialect):
@@ -25,17 +24,16 @@ class ResponsesDialect(Dialect):
     async def respond(self, wanted: ResponsesRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
-        [submit], composed = await self.answering.chat_submits(body)
-        several = body.parallel_tool_calls is not False
+        submits, [turn], _ = await self.answering.chat_submits(body)
         answer = ResponseAnswer(
             self.answering.name(),
-            readers(composed, 1, several=several)[0],
+            turn,
             wanted.echoed(),
             wanted.known_tools(),
             self.answering.loaded().plain_s,
             timings=bool(body.timings_per_token),
         )
-        return await self.answering.answer(request, [submit], answer, body)
+        return await self.answering.answer(request, submits, answer, body)
 
     @with_pair
     async def input_tokens(self, wanted: InputRequest) -> dict[str, Any]:
