@@ -29,6 +29,7 @@ AT_ONCE = 2  # large bodies that are read at the same time
 PER_S = 2**26  # bytes of large bodies that are taken in a second: who answers needs the cores, too
 LONGEST_S = 30.0  # for one, on a machine that gives the child little time
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+Route = tuple[str, Callable[..., Any], *tuple[str, ...]]  # methods, handler, paths
 _Longest = tuple[int | None, list[str]]
 
 
@@ -70,13 +71,15 @@ class CheckedRoute(APIRoute):
         return checked
 
 
-def checked_router(*routes: tuple[str, str, Callable[..., Any]], prefix: str = "") -> APIRouter:
-    """Returns checked routes of (method, path, handler); a handler is documented under its first path."""
+def checked_router(*routes: Route, prefix: str = "", shown: bool = True) -> APIRouter:
+    """Returns checked routes. shown: each handler is documented, under its first path."""
     router, known = APIRouter(route_class=CheckedRoute, prefix=prefix), set[Callable[..., Any]]()
-    for method, path, handler in routes:
-        shown = handler not in known
-        known.add(handler)
-        router.add_api_route(path, handler, methods=[method], response_model=None, include_in_schema=shown)
+    for methods, handler, *paths in routes:
+        for path in paths:
+            first = shown and handler not in known
+            known.add(handler)
+            how = methods.split()
+            router.add_api_route(path, handler, methods=how, response_model=None, include_in_schema=first)
     return router
 
 

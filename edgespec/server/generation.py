@@ -130,28 +130,29 @@ class AnswerChoices:
                     raise said
                 if id not in self._open:  # its end was decided here
                     continue
-                choice = self.choices[self._index[id]]
-                if isinstance(said, Started):
+                i = self._index[id]
+                choice, reads = self.choices[i], False
+                if isinstance(said, Emitted):
+                    self._unread -= _weight(said.round)
+                    reads = choice.read(choice.prompt_tokens, at)
+                elif isinstance(said, PromptProgress):
+                    reads = choice.read(said.known_tokens, at)
+                elif isinstance(said, Started):
                     if about := self._worker.about:
                         choice.growth_s, choice.n_ctx = about.plain_growth_s, about.n_ctx
                     choice.began(said, at)
-                    if self._progress:
-                        yield ChoiceRound(self._index[id], NO_ROUND, (), reading=True)
-                elif isinstance(said, PromptProgress):
-                    if choice.read(said.known_tokens, at) and self._progress:
-                        yield ChoiceRound(self._index[id], NO_ROUND, (), reading=True)
-                elif isinstance(said, Emitted):
-                    self._unread -= _weight(said.round)
-                    if choice.read(choice.prompt_tokens, at) and self._progress:
-                        yield ChoiceRound(self._index[id], NO_ROUND, (), reading=True)
+                    reads = True
+                if reads and self._progress:
+                    yield ChoiceRound(i, NO_ROUND, (), reading=True)
+                if isinstance(said, Emitted):
                     choice.note(said.round, at)
                     choice.plain_s = self._worker.about.plain_s if self._worker.about else None
                     self._metrics.emitted(said.round)
                     if said.round.finish:
                         self._end(id)
-                    scores = self._scores[self._index[id]]
+                    scores = self._scores[i]
                     scored = scores.feed(said.round, said.pieces) if scores else ()
-                    yield ChoiceRound(self._index[id], said.round, said.pieces, scored)
+                    yield ChoiceRound(i, said.round, said.pieces, scored)
         finally:
             self.close()
 

@@ -49,13 +49,11 @@ def parsed(body: bytes, longest: int | None = None, elsewhere: Collection[str] =
     try:
         value = json.loads(body, parse_constant=_endless)
     except json.JSONDecodeError as error:
-        sentence = f"the body is not JSON: {error.msg} at character {error.pos}"
-        raise WrongBodyError(sentence, "invalid_json") from None
+        raise _not_json(f"{error.msg} at character {error.pos}") from None
     except UnicodeDecodeError:
-        raise WrongBodyError("the body is not JSON: it is not text in UTF-8", "invalid_json") from None
+        raise _not_json("it is not text in UTF-8") from None
     except ValueError:  # Python's limit of digits
-        sentence = "the body is not JSON: a number has thousands of digits"
-        raise WrongBodyError(sentence, "invalid_json") from None
+        raise _not_json("a number has thousands of digits") from None
     except RecursionError:
         raise _too_deep() from None
     if body.count(b"{") + body.count(b"[") > DEEPEST or body.count(b",") >= MOST_VALUES:
@@ -67,7 +65,7 @@ def parsed(body: bytes, longest: int | None = None, elsewhere: Collection[str] =
         (MAYBE_ENDLESS, _is_endless, "is a number that is too large: it must be finite"),
     ):
         if maybe.search(body) and (path := next(_places(value, is_wrong), None)) is not None:
-            raise WrongBodyError(f"{_named(path)} {why}", param=path[0] if path else None)
+            raise _wrong(path, why)
     return value
 
 
@@ -81,9 +79,8 @@ def _check_texts(value: Any, longest: int) -> None:
     long = _places(value, lambda part: isinstance(part, str) and len(part) > longest)
     path = next((path for path in long if not FILES & set(path[-2:])), None)
     if path is not None:
-        sentence = f"{_named(path)} has more than {longest:,} characters: no context of this model holds that"
-        code = "context_length_exceeded"
-        raise WrongBodyError(f"{sentence}, so shorten it", code, path[0] if path else None)
+        said = f"has more than {longest:,} characters: no context of this model holds that, so shorten it"
+        raise _wrong(path, said, "context_length_exceeded")
 
 
 def n_characters(value: Any) -> int:
@@ -101,7 +98,11 @@ def too_many() -> WrongBodyError:
 
 
 def _endless(spelt: str) -> NoReturn:
-    raise WrongBodyError(f"the body is not JSON: it has no number {spelt}", "invalid_json")
+    raise _not_json(f"it has no number {spelt}")
+
+
+def _not_json(why: str) -> WrongBodyError:
+    return WrongBodyError(f"the body is not JSON: {why}", "invalid_json")
 
 
 def _too_deep() -> WrongBodyError:
@@ -124,8 +125,8 @@ def _check_size(value: Any) -> None:
     raise _too_deep()
 
 
-def _named(path: tuple[str, ...]) -> str:
-    return ".".join(path) or "the body"
+def _wrong(path: tuple[str, ...], said: str, code: str = "invalid_value") -> WrongBodyError:
+    return WrongBodyError(f"{'.'.join(path) or 'the body'} {said}", code, path[0] if path else None)
 
 
 def _is_half(value: object) -> bool:

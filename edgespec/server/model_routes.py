@@ -52,24 +52,21 @@ class ModelRoutes:
     def routes(self) -> APIRouter:
         """Returns the routes."""
         router = checked_router(
-            ("GET", "/edgespec/models", self.all),
-            ("POST", "/edgespec/models", self.change),
-            ("GET", "/v1/models", self.listed),
-            ("GET", "/models", self.listed),
-            ("POST", "/models/load", self.begin_loading),
-            ("POST", "/models/unload", self.begin_unloading),
-            ("GET", "/models/sse", self.events),
-            ("GET", "/v1/models/{name:path}", self.one),
-            ("GET", "/models/{name:path}", self.one),
+            ("GET", self.all, "/edgespec/models"),
+            ("POST", self.change, "/edgespec/models"),
+            ("GET", self.listed, "/v1/models", "/models"),
+            ("POST", self.begin_loading, "/models/load"),
+            ("POST", self.begin_unloading, "/models/unload"),
+            ("GET", self.events, "/models/sse"),
+            ("GET", self.one, "/v1/models/{name:path}", "/models/{name:path}"),
         )
-        for path, shown in (
-            ("", self.page),
-            ("edgespec/page/now", self.now),
-            ("edgespec/page/{name}", self.file),
-        ):
-            router.add_api_route(
-                f"/{path}", shown, methods=["GET", "HEAD"], include_in_schema=False, response_model=None
-            )
+        pages = checked_router(
+            ("GET HEAD", self.page, "/"),
+            ("GET HEAD", self.now, "/edgespec/page/now"),
+            ("GET HEAD", self.file, "/edgespec/page/{name}"),
+            shown=False,
+        )
+        router.include_router(pages)
         return router
 
     async def listed(self) -> dict[str, Any]:

@@ -29,13 +29,11 @@ class OwnRoutes:
     def routes(self) -> APIRouter:
         """Returns the routes."""
         router = checked_router(
-            ("GET", "/v1/health", self.health),
-            ("HEAD", "/v1/health", self.health),
-            ("GET", "/health", self.health),
-            ("HEAD", "/health", self.health),
+            ("GET", self.health, "/v1/health", "/health"),
+            ("HEAD", self.health, "/v1/health", "/health"),
         )
-        for path, handler in ((PROOF_PATH, self.proof), ("/metrics", self.figures)):
-            router.add_api_route(path, handler, include_in_schema=False, response_model=None)
+        hidden = (("GET", self.proof, PROOF_PATH), ("GET", self.figures, "/metrics"))
+        router.include_router(checked_router(*hidden, shown=False))
         return router
 
     async def health(self) -> Response:

@@ -23,6 +23,7 @@ from edgespec.core.values import Round
 from edgespec.server.dialects.openai.answers import ChatAnswer
 from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.generation import AnswerChoices, ChoiceRound
+from edgespec.server.refusal import Refusal
 from edgespec.server.turns import readers
 
 ASKED: list[Any] = [{"role": "user", "content": "What does json.dumps do?"}]
@@ -252,3 +253,18 @@ def test_llm_talks_to_it(dialects: Served, home: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("EdgeSpec is speculative decoding")
+
+
+def test_the_first_limit_of_tokens_counts() -> None:
+    """n_predict 0 beside max_completion_tokens only read the prompt, though an answer was asked for."""
+
+    def asked(**fields: int) -> ChatRequest:
+        return ChatRequest.model_validate({"messages": [{"role": "user", "content": "Well?"}], **fields})
+
+    assert asked(max_completion_tokens=5, n_predict=0).limit() == 5
+    assert not asked(max_completion_tokens=5, n_predict=0).warms_up
+    assert asked(n_predict=0).warms_up and asked(n_predict=0).limit() == 1
+    assert asked(max_tokens=-1, n_predict=3).limit() is None and asked(max_tokens=-1).says_limit
+    assert not asked().says_limit
+    with pytest.raises(Refusal, match="max_tokens is 0"):
+        asked(max_tokens=0).limit()

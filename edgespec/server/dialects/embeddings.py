@@ -63,10 +63,9 @@ class EmbeddingDialect:
         """Returns the routes."""
         ranked = ("/v1/rerank", "/rerank", "/v1/reranking", "/reranking")
         return checked_router(
-            ("POST", "/v1/embeddings", self.openai),
-            ("POST", "/embeddings", self.llama_cpp),
-            ("POST", "/embedding", self.llama_cpp),
-            *(("POST", path, self.rank) for path in ranked),
+            ("POST", self.openai, "/v1/embeddings"),
+            ("POST", self.llama_cpp, "/embeddings", "/embedding"),
+            ("POST", self.rank, *ranked),
         )
 
     async def openai(self, wanted: EmbeddingRequest) -> Response:

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.fields import Listed
 from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import ChatRequest, SharedFields, StopText
+from edgespec.server.dialects.openai.requests import SharedFields, StopText
 from edgespec.server.dialects.tools import Name
-from edgespec.server.dialects.translation import as_chat, called, function, picture
+from edgespec.server.dialects.translation import Translated, called, function, picture
 from edgespec.server.refusal import Refusal
 
 # A stamp that one assistant puts into its system prompt and changes every time. With it, no prompt would
@@ -90,7 +90,7 @@ class OutputConfig(BaseModel):
     format: OutputFormat | None = None
 
 
-class CountRequest(BaseModel):
+class CountRequest(Translated):
     """POST /v1/messages/count_tokens; /v1/messages shares these fields."""
 
     model: StrictStr | None = None
@@ -103,7 +103,6 @@ class CountRequest(BaseModel):
     chat_template_kwargs: dict[str, Any] | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Returns the corresponding fields of a chat request."""
         system = [{"role": "system", "content": _system(self.system)}] if self.system else []
         choice, tools = self.tool_choice, [tool for tool in self.tools or () if tool.input_schema is not None]
         thinking = self.thinking and self.thinking.type != "adaptive"
@@ -122,10 +121,6 @@ class CountRequest(BaseModel):
         if not (self.output_config and self.output_config.format):
             return None
         return {"type": "json_schema", "json_schema": {"schema": self.output_config.format.schema_}}
-
-    def as_chat(self) -> ChatRequest:
-        """Returns it as a chat request; raises RequestValidationError or Refusal."""
-        return as_chat(self.fields())
 
 
 class MessagesRequest(CountRequest, SharedFields):

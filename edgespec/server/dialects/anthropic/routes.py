@@ -18,8 +18,8 @@ class AnthropicDialect(Dialect):
 
     def routes(self) -> APIRouter:
         return checked_router(
-            ("POST", "/v1/messages", self.messages),
-            ("POST", "/v1/messages/count_tokens", self.count_tokens),
+            ("POST", self.messages, "/v1/messages"),
+            ("POST", self.count_tokens, "/v1/messages/count_tokens"),
         )
 
     @with_pair

@@ -1,6 +1,6 @@
 """What clients of llama.cpp's own server ask for: /completion, /infill, /tokenize, /detokenize."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
     BaseModel,
@@ -19,7 +19,7 @@ from edgespec.sampling.settings import NUMBERS
 from edgespec.server.dialects.fields import Biases, Listed, TokenId
 from edgespec.server.dialects.openai.requests import GenerationRequest
 from edgespec.server.filling import GapFields
-from edgespec.server.refusal import invalid, unsupported
+from edgespec.server.refusal import unsupported
 
 ALIASES = {number.also: name for name, number in NUMBERS.items() if number.also}
 ALIASES |= {"n_cmpl": "n", "logprobs": "n_probs", "logit_bias": "llama_bias"}
@@ -43,6 +43,9 @@ class LlamaGenerationRequest(GenerationRequest):
     The limit of tokens has three names. Below 0 it is what fits: llama.cpp's -1 (no limit) and -2 (until
     the context is full) are one here, where no context is shifted.
     """
+
+    limits: ClassVar = ("max_tokens", "n_predict", "max_completion_tokens")
+    may_be_0: ClassVar = limits
 
     max_tokens: StrictInt | None = None
     max_completion_tokens: StrictInt | None = None
@@ -87,24 +90,6 @@ class LlamaGenerationRequest(GenerationRequest):
             if wanted:
                 raise unsupported(name, f"it is not supported: leave it out, or {instead}")
 
-    @property
-    def _most(self) -> int | None:
-        names = self.max_tokens, self.n_predict, self.max_completion_tokens
-        return next((most for most in names if most is not None), None)
-
-    @property
-    def says_limit(self) -> bool:
-        return self._most is not None
-
-    @property
-    def warms_up(self) -> bool:
-        """True if nothing is to be generated: only the prompt is read, for a request that comes soon."""
-        return self._most == 0
-
-    def limit(self) -> int | None:
-        most = self._most
-        return None if most is None or most < 0 else max(1, most)
-
     def scoring(self) -> Scoring | None:
         return Scoring(self.n_probs, bool(self.post_sampling_probs)) if self.n_probs else None
 
@@ -127,10 +112,7 @@ class LlamaCompletion(LlamaGenerationRequest):
             return [given]
         if any(isinstance(item, int) for item in given):
             return [[item for item in given if isinstance(item, int | str)]]
-        prompts: list[Prompt] = [item for item in given if not isinstance(item, int)]
-        if not 0 < len(prompts) * (self.n or 1) <= 16:
-            raise invalid("prompt", f"there are {len(prompts)} prompts: 1 to 16 answers may be asked for")
-        return prompts
+        return self.counted([item for item in given if not isinstance(item, int)])
 
 
 class InfillRequest(LlamaGenerationRequest, GapFields):

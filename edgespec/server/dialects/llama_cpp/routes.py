@@ -41,17 +41,16 @@ class LlamaCppDialect(Dialect):
 
     def routes(self) -> APIRouter:
         return checked_router(
-            ("POST", "/completion", self.complete),
-            ("POST", "/completions", self.complete),
-            ("POST", "/infill", self.infill),
-            ("POST", "/tokenize", self.tokenize),
-            ("POST", "/detokenize", self.detokenize),
-            ("POST", "/apply-template", self.apply_template),
-            ("GET", "/props", self.props),
-            ("GET", "/lora-adapters", self.adapters),
-            ("POST", "/lora-adapters", self.set_adapters),
-            ("GET", "/slots", self.slots),
-            ("POST", "/slots/{slot}", self.slot_action),
+            ("POST", self.complete, "/completion", "/completions"),
+            ("POST", self.infill, "/infill"),
+            ("POST", self.tokenize, "/tokenize"),
+            ("POST", self.detokenize, "/detokenize"),
+            ("POST", self.apply_template, "/apply-template"),
+            ("GET", self.props, "/props"),
+            ("GET", self.adapters, "/lora-adapters"),
+            ("POST", self.set_adapters, "/lora-adapters"),
+            ("GET", self.slots, "/slots"),
+            ("POST", self.slot_action, "/slots/{slot}"),
         )
 
     # -- text

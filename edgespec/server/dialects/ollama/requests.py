@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.fields import Listed, Number, TokenId, with_numbers
-from edgespec.server.dialects.openai.requests import ChatRequest, Seed, Speculation, StopText, Top
-from edgespec.server.dialects.translation import as_chat, called, picture
+from edgespec.server.dialects.openai.requests import Seed, Speculation, StopText, Top
+from edgespec.server.dialects.translation import Translated, called, picture
 from edgespec.server.refusal import missing, unsupported
 
 LONGEST_S = 10**9  # that a model is kept; for longer is for ever
@@ -96,7 +96,7 @@ class Kept(BaseModel):
         return kept if kept is not None and 0 <= kept < LONGEST_S else None
 
 
-class OllamaFields(Kept):
+class OllamaFields(Kept, Translated):
     """What a chat and a generation share."""
 
     model: ModelName
@@ -123,7 +123,6 @@ class OllamaFields(Kept):
         return sorted((self.options and self.options.model_extra) or ())
 
     def fields(self) -> dict[str, Any]:
-        """Returns the corresponding fields of a chat request."""
         thinks = self.think if isinstance(self.think, str) else None
         variables = {"enable_thinking": self.think} if isinstance(self.think, bool) else None
         return {
@@ -153,11 +152,10 @@ class OllamaChat(OllamaFields):
     def silent(self) -> bool:
         return not self.messages
 
-    def as_chat(self) -> ChatRequest:
-        """Returns it as a chat request; raises RequestValidationError or Refusal."""
+    def fields(self) -> dict[str, Any]:
         calls: list[tuple[str, str]] = []  # id and name of those without a result so far
         messages = [_turn(message, calls) for message in self.messages or ()]
-        return as_chat({**self.fields(), "messages": messages, "tools": self.tools or None})
+        return {**super().fields(), "messages": messages, "tools": self.tools or None}
 
 
 class OllamaGenerate(OllamaFields):
@@ -178,8 +176,7 @@ class OllamaGenerate(OllamaFields):
     def silent(self) -> bool:
         return not (self.prompt or self.suffix)
 
-    def as_chat(self) -> ChatRequest:
-        """Returns it as a chat request; raises RequestValidationError or Refusal."""
+    def fields(self) -> dict[str, Any]:
         if self.images and self.context:
             raise unsupported(
                 "context", "pictures have no place in earlier turns' tokens, so ask by /api/chat"
@@ -189,7 +186,7 @@ class OllamaGenerate(OllamaFields):
             raise unsupported("template", sentence)
         system = [{"role": "system", "content": self.system}] if self.system else []
         messages = [*system, {"role": "user", "content": _content(self.prompt, self.images)}]
-        return as_chat({**self.fields(), "messages": messages})
+        return {**super().fields(), "messages": messages}
 
 
 class OllamaEmbed(Kept):

@@ -75,19 +75,17 @@ class OllamaDialect(Dialect):
 
     def routes(self) -> APIRouter:
         return checked_router(
-            ("GET", "/version", self.version),
-            ("GET", "/tags", self.tags),
-            ("GET", "/ps", self.running),
-            ("POST", "/show", self.show),
-            ("POST", "/chat", self.chat),
-            ("POST", "/generate", self.generate),
-            ("POST", "/embed", self.embed),
-            ("POST", "/embeddings", self.embed_one),
-            ("POST", "/pull", self.pull),
-            ("DELETE", "/delete", self.refused),
-            ("POST", "/copy", self.refused),
-            ("POST", "/create", self.refused),
-            ("POST", "/push", self.refused),
+            ("GET", self.version, "/version"),
+            ("GET", self.tags, "/tags"),
+            ("GET", self.running, "/ps"),
+            ("POST", self.show, "/show"),
+            ("POST", self.chat, "/chat"),
+            ("POST", self.generate, "/generate"),
+            ("POST", self.embed, "/embed"),
+            ("POST", self.embed_one, "/embeddings"),
+            ("POST", self.pull, "/pull"),
+            ("DELETE", self.refused, "/delete"),
+            ("POST", self.refused, "/copy", "/create", "/push"),
             prefix="/api",
         )
 

@@ -8,7 +8,8 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from functools import cached_property
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
@@ -26,6 +27,7 @@ from edgespec.server.dialects.tools import ToolFields
 from edgespec.server.refusal import invalid, unsupported
 from edgespec.server.settings import RequestDefaults
 
+_P = TypeVar("_P")
 MOST_CHOICES = 16
 Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
 Top = Annotated[StrictInt, Field(ge=0, le=20)]
@@ -84,6 +86,9 @@ class SharedFields(BaseModel):
 class GenerationRequest(FormFields):
     """What chats and completions share."""
 
+    limits: ClassVar[tuple[str, ...]] = ("max_tokens", "n_predict")  # fields of which the first given counts
+    may_be_0: ClassVar[tuple[str, ...]] = ("n_predict",)
+
     model: StrictStr | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
@@ -104,7 +109,7 @@ class GenerationRequest(FormFields):
     lora: Annotated[Listed[AdapterScale], Field(max_length=64)] | None = None  # llama-server's
     edgespec: Speculation | None = None
 
-    @property
+    @cached_property
     def speculation(self) -> Speculation:
         return self.edgespec or Speculation()
 
@@ -116,39 +121,46 @@ class GenerationRequest(FormFields):
         """Returns which scores of tokens are wanted."""
         return None
 
+    @property
+    def _most(self) -> tuple[str, int | None]:
+        given = ((name, getattr(self, name)) for name in self.limits)
+        return next(((name, most) for name, most in given if most is not None), ("", None))
+
     def limit(self) -> int | None:
         """Returns how many tokens may come; None for what fits (as -1 says, too)."""
-        if self.max_tokens is None and self.n_predict is not None:
-            return None if self.n_predict < 0 else max(1, self.n_predict)
-        return self._limit("max_tokens", self.max_tokens)
+        name, most = self._most
+        if most == 0 and not self.warms_up:
+            raise invalid(name, f"{name} is 0: it must be 1 or more")
+        return None if most is None or most < 0 else max(1, most)
 
     @property
     def says_limit(self) -> bool:
         """True if a number of tokens is given."""
-        return self.max_tokens is not None or self.n_predict is not None
+        return self._most[1] is not None
 
-    @property
+    @cached_property
     def warms_up(self) -> bool:
         """True if nothing is to be generated: only the prompt is read, for a request that comes soon."""
-        return self.n_predict == 0 and self.max_tokens is None
+        name, most = self._most
+        return most == 0 and name in self.may_be_0
 
-    def _limit(self, name: str, value: int | None) -> int | None:
-        if value == 0:
-            raise invalid(name, f"{name} is 0: it must be 1 or more")
-        return None if value == -1 else value
+    def counted(self, prompts: list[_P]) -> list[_P]:
+        """Returns the prompts; raises Refusal for none, or too many."""
+        if not 0 < len(prompts) * (self.n or 1) <= MOST_CHOICES:
+            sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
+            raise invalid("prompt", sentence)
+        return prompts
 
     def sampling(self, of_model: Mapping[str, str]) -> Sampling:
         """Returns the requested sampling, over the model's own settings over the defaults; raises Refusal."""
         wanted: dict[str, object] = {name: getattr(self, name) for name in NUMBERS}
         if wanted["top_k"] == -1:  # several servers write "no limit" so
             wanted["top_k"] = 0
+        biases = self.logit_bias or {}
         try:
-            bias = {
-                int(token): -math.inf if value is False else float(value)
-                for token, value in (self.logit_bias or {}).items()
-            }
+            bias = {int(token): -math.inf if x is False else float(x) for token, x in biases.items()}
         except ValueError:
-            named = next(iter(self.logit_bias or ()))
+            named = next(iter(biases))
             raise invalid("logit_bias", f"logit_bias names {named!r}: token ids are whole numbers") from None
         breakers = self.dry_sequence_breakers
         wanted["dry_sequence_breakers"] = None if breakers is None else tuple(breakers)
@@ -217,6 +229,8 @@ class GenerationRequest(FormFields):
 class ChatRequest(GenerationRequest, ToolFields):
     """POST /v1/chat/completions."""
 
+    limits: ClassVar = ("max_completion_tokens", "max_tokens", "n_predict")
+
     messages: Annotated[Listed[RequestMessage], Field(min_length=1)]
     max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
     verbose: StrictBool | None = None
@@ -225,15 +239,6 @@ class ChatRequest(GenerationRequest, ToolFields):
 
     def scoring(self) -> Scoring | None:
         return Scoring(self.top_logprobs or 0, bool(self.post_sampling_probs)) if self.logprobs else None
-
-    def limit(self) -> int | None:
-        if self.max_completion_tokens is not None:
-            return self._limit("max_completion_tokens", self.max_completion_tokens)
-        return super().limit()
-
-    @property
-    def says_limit(self) -> bool:
-        return self.max_completion_tokens is not None or super().says_limit
 
     def check(self) -> None:
         """Refuses what would silently be ignored."""
@@ -283,11 +288,7 @@ class CompletionRequest(GenerationRequest):
             return [given]
         if given and isinstance(given[0], int):
             return [tuple(token for token in given if isinstance(token, int))]
-        prompts = [p if isinstance(p, str) else tuple(p) for p in given if not isinstance(p, int)]
-        if not 0 < len(prompts) * (self.n or 1) <= MOST_CHOICES:
-            sentence = f"there are {len(prompts)} prompts: 1 to {MOST_CHOICES} answers may be asked for"
-            raise invalid("prompt", sentence)
-        return prompts
+        return self.counted([p if isinstance(p, str) else tuple(p) for p in given if not isinstance(p, int)])
 
 
 class FillRequest(GenerationRequest):

@@ -18,14 +18,13 @@ class OpenAIDialect(Dialect):
 
     def routes(self) -> APIRouter:
         """Returns the routes of this dialect; some clients are given the root, and some add /v1."""
+        chats = ("/v1/chat/completions", "/chat/completions")
         return checked_router(
-            ("POST", "/v1/chat/completions", self.chat),
-            ("POST", "/chat/completions", self.chat),
-            ("POST", "/v1/chat/completions/input_tokens", self.input_tokens),
-            ("POST", "/chat/completions/input_tokens", self.input_tokens),
-            ("POST", "/v1/completions", self.complete),
-            ("POST", "/v1/fim/completions", self.fill),
-            ("POST", "/edgespec/count", self.count),
+            ("POST", self.chat, *chats),
+            ("POST", self.input_tokens, *(f"{path}/input_tokens" for path in chats)),
+            ("POST", self.complete, "/v1/completions"),
+            ("POST", self.fill, "/v1/fim/completions"),
+            ("POST", self.count, "/edgespec/count"),
         )
 
     @with_pair

@@ -15,8 +15,8 @@ from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
 
 from edgespec.server.dialects.fields import Listed
 from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import ChatRequest, Seed, SharedFields, StopText
-from edgespec.server.dialects.translation import as_chat, called, function
+from edgespec.server.dialects.openai.requests import Seed, SharedFields, StopText
+from edgespec.server.dialects.translation import Translated, called, function
 from edgespec.server.refusal import invalid, unsupported
 
 INPUT = "input"  # the one argument of a custom tool
@@ -85,7 +85,7 @@ class KnownTool:
     namespace: str
 
 
-class InputRequest(BaseModel):
+class InputRequest(Translated):
     """POST /v1/responses/input_tokens; /v1/responses shares these fields."""
 
     model: StrictStr | None = None
@@ -104,7 +104,6 @@ class InputRequest(BaseModel):
         return {str(tool.name): KnownTool(tool.type == "custom", space) for tool, space in _flat(self.tools)}
 
     def fields(self) -> dict[str, Any]:
-        """Returns the corresponding fields of a chat request; raises Refusal."""
         if self.previous_response_id:
             raise unsupported("previous_response_id", "responses are not stored, so send the conversation")
         given = self.input
@@ -122,10 +121,6 @@ class InputRequest(BaseModel):
             "response_format": _format(self.text.format if self.text else None),
             "chat_template_kwargs": self.chat_template_kwargs,
         }
-
-    def as_chat(self) -> ChatRequest:
-        """Returns it as a chat request; raises RequestValidationError or Refusal."""
-        return as_chat(self.fields())
 
 
 class ResponsesRequest(InputRequest, SharedFields):

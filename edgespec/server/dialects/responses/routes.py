@@ -16,10 +16,8 @@ class ResponsesDialect(Dialect):
 
     def routes(self) -> APIRouter:
         return checked_router(
-            ("POST", "/v1/responses", self.respond),
-            ("POST", "/responses", self.respond),
-            ("POST", "/v1/responses/input_tokens", self.input_tokens),
-            ("POST", "/responses/input_tokens", self.input_tokens),
+            ("POST", self.respond, "/v1/responses", "/responses"),
+            ("POST", self.input_tokens, "/v1/responses/input_tokens", "/responses/input_tokens"),
         )
 
     @with_pair
