@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from edgespec.client.attach import Attached, Progress, WantedEngine, attach, con
 from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError
+from edgespec.system.config import cache_folder
 from edgespec_models import tiny
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
@@ -92,6 +94,7 @@ def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -
 
 
 def test_two_that_start_together_load_one_pair() -> None:
+    shutil.rmtree(cache_folder() / "pairs")  # else it may be ready before the web process is
     engines: list[Attached] = []
     progress: list[Progress] = []
     threads = [
@@ -107,8 +110,7 @@ def test_two_that_start_together_load_one_pair() -> None:
     assert [engine.private for engine in engines] == [True, False]
     stages = [step.stage for step in progress]
     assert stages.count("starting") == stages.count("waiting") == stages.count("ready") == 1
-    told = {"loading target.gguf", "making room for 4 answers", "measuring its speed"}
-    assert told & {step.text for step in progress}, "whichever stages were left when the web process listened"
+    assert {"loading target.gguf", "measuring its speed"} & {step.text for step in progress}
     fractions = [step.fraction for step in progress if step.stage == "loading"]
     assert fractions == sorted(fractions, key=lambda known: known or 0) and 0 < (fractions[-1] or 0) <= 1
 
