@@ -248,8 +248,7 @@ def train(
                 loss = loss_of(head, some, steps, 0.5 if share >= TV_FROM else 0.0, at.done)
                 (loss * (some.ids.numel() / plan.batch)).backward()  # type: ignore[no-untyped-call]
             before = at.done // plan.batch
-            at.done += some.ids.numel()
-            at.batch = i + 1
+            at.done, at.batch = at.done + some.ids.numel(), i + 1
             meter.add(some.ids.numel(), loss.item(), at.done)
             if at.done // plan.batch == before:
                 continue  # a state is never saved with half a step's gradients
