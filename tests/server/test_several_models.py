@@ -261,7 +261,7 @@ def test_who_is_unloaded_for_another_is_idle_and_least_used(
                 async with engines.lease(loads[2]):
                     waiting = asyncio.create_task(engines.load(loads[1]))
                     await asyncio.sleep(0.2)
-                    assert not waiting.done() and engines.status.next == loads[1]
+                    assert not waiting.done() and engines.status_of().next == loads[1]
             await waiting
             assert [engines.of(load).in_memory for load in loads] == [False, True, False]
             assert engines.current.load == loads[1]
