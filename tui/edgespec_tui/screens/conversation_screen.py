@@ -8,7 +8,6 @@ from dataclasses import replace
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.content import Content
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Static
@@ -18,6 +17,7 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, Eng
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine

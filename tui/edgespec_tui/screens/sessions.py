@@ -11,7 +11,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
@@ -22,6 +21,7 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.search import words_of
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.terminal.shown_text import Content, visible
 from edgespec_tui.widgets.key_line import KeyLine
 
 MOST_FOUND, MOST_LISTED = 200, 1000
@@ -129,7 +129,7 @@ class SessionsScreen(ModalScreen[int | None]):
         if self._renaming is not None:
             title = self.query_one("#sessions-title", Input)
             title.display = True
-            title.value = self._titles[self._renaming]  # all of it is selected: typing replaces it
+            title.value = visible(self._titles[self._renaming])  # all of it is selected: typing replaces it
             title.focus()
 
     def _end_rename(self) -> None:

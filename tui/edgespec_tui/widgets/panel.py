@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Sparkline, Static
 
 from edgespec.client.answer import Info
 from edgespec.core.values import BreakEven
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.live_figures import ESTIMATED_FROM, NAMES, LiveFigures
 
 NOTHING = "-"

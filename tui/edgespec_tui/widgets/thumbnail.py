@@ -7,11 +7,11 @@ from itertools import zip_longest
 from pathlib import Path
 
 from textual.color import Color
-from textual.content import Content
 from textual.style import Style
 from textual.widgets import Static
 
 from edgespec_tui.endpoint.media import gone, is_picture
+from edgespec_tui.terminal.shown_text import Content
 
 WIDEST, HIGHEST = 32, 16  # pixels; two of them are a character
 MOST_PIXELS = 64_000_000  # of a file, as the server reads it

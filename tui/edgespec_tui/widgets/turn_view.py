@@ -7,11 +7,11 @@ from typing import ClassVar, Literal
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.message import Message
 from textual.widgets import Collapsible, Static
 
 from edgespec_tui.sessions.conversation import Turn
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.answer_body import AnswerBody
 from edgespec_tui.widgets.block_rows import BlockRows
 from edgespec_tui.widgets.growing import Growing

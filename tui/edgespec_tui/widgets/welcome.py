@@ -3,11 +3,11 @@
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.content import Content
 from textual.widgets import Static
 
 from edgespec_tui.endpoint.engine_state import LENT, KnownEngine
 from edgespec_tui.endpoint.model_notes import PULL, note_of
+from edgespec_tui.terminal.shown_text import Content
 
 KEYS = (
     ("Enter", "send", "Ctrl+J", "new line"),
