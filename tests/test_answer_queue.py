@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_endpoint import FAKE, FakeEndpoint
+from PIL import Image
 from test_tui_chat import Slow, on_a_loop
 from tui_driver import Driven, driven
 
@@ -23,7 +25,9 @@ from edgespec_tui.screens import answer_queue, conversation_screen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets import live_figures
+from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.notice_line import NoticeLine
+from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText
 
 
@@ -359,3 +363,29 @@ async def test_a_chat_is_writable_once_the_other_window_has_gone(
         await it.ask("now here")
         assert it.texts()[-2:] == ["now here", "An answer."]
     second.close()
+
+
+@on_a_loop
+async def test_a_question_is_saved_before_its_files_are_read_and_its_pictures_delay_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a small copy was made, for seconds, the question existed nowhere."""
+    reads, draws = threading.Event(), threading.Event()
+
+    def slowly(question: QuestionText) -> object:
+        assert reads.wait(10)
+        return with_files(question)
+
+    monkeypatch.setattr(answer_queue, "with_files", slowly)
+    monkeypatch.setattr(answer_queue, "thumbnail_of", lambda _: draws.wait(10) and "1 AAAAAAAA")
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    saved = Sessions(tmp_path / "saved", on_notice=lambda _: None)
+    async with driven(ChatApp(FakeEndpoint(), sessions=saved)) as it:
+        it.chat.prompt.post_message(PromptInput.Sent(QuestionText(f"see @{tmp_path}/a.png")))
+        talk = it.chat.conversation
+        await it.until(lambda: talk.id is not None and "see @" in talk.draft["text"], "it is saved")
+        reads.set()
+        await it.until(lambda: it.texts()[1:] == ["An answer."], "the answer waits for no picture")
+        draws.set()
+        turn = it.chat.conversation.path()[0]
+        await it.until(lambda: "AAAA" in str(it.chat.conversation.turns[turn.id].settings["thumbnails"]))

@@ -247,6 +247,7 @@ def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
         "engine.request_reader",
         "guarded_app",
         "endpoint.attached",
+        "widgets.thumbnail",
     }
 
 

@@ -263,7 +263,8 @@ def _explained(attached: Attached) -> Iterator[None]:
 
 def _as_told(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [
-        {"role": message.role, "content": content_of(message.text, message.media)} for message in messages
+        {"role": message.role, "content": content_of(message.text, message.media, message.digests)}
+        for message in messages
     ]
 
 

@@ -24,6 +24,7 @@ class Message:
     role: Role
     text: str
     media: tuple[str, ...] = ()  # files of pictures and sounds
+    digests: tuple[str, ...] = ()  # of what they held; none of older chats
 
 
 StreamEvent = StreamedRound | Ended

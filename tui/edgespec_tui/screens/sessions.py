@@ -49,7 +49,6 @@ class SessionsScreen(ModalScreen[int | None]):
         """talk: the chat on the screen, which is not deleted here. on_rename: called if that is renamed."""
         super().__init__()
         self._sessions, self._talk, self._on_rename = sessions, talk, on_rename
-        self._deleted: list[tuple[int, str]] = []
         self._renaming: int | None = None
         self._titles: dict[int, str] = {}
         self._soon: Timer | None = None  # searches
@@ -157,14 +156,14 @@ class SessionsScreen(ModalScreen[int | None]):
             return
         title = self._titles[id]
         if await self._do(self._sessions.deleted(id), f"Deleted {title!r}. Ctrl+Z restores it."):
-            self._deleted.append((id, title))
+            self._sessions.undoable.append((id, title))
 
     async def action_undo(self) -> None:
         """Restores the chat that was deleted last."""
-        if not self._deleted:
+        if not self._sessions.undoable:
             self._note("Nothing to undo.")
             return
-        id, title = self._deleted.pop()
+        id, title = self._sessions.undoable.pop()
         await self._do(self._sessions.restored(id), f"{title!r} is back.")
 
     async def _do(self, doing: Future[None], done: str) -> bool:

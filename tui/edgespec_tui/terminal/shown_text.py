@@ -6,6 +6,7 @@ gets past it, in Textual's own inputs for example.
 """
 
 import re
+from typing import TYPE_CHECKING
 
 from rich.segment import Segment
 from textual.color import Color
@@ -23,7 +24,7 @@ def visible(text: str) -> str:
     return OBEYED.sub(lambda found: PICTURES.get(ord(found[0]), UNKNOWN), text)
 
 
-class Content(TextualContent):
+class VisibleContent(TextualContent):
     """Text for the screen, whoever wrote it."""
 
     def __init__(
@@ -39,6 +40,12 @@ class Content(TextualContent):
     def from_markup(cls, markup: str | TextualContent, **variables: object) -> TextualContent:
         """Returns markup of our own as text. variables: texts for it, whoever wrote them."""
         return super().from_markup(markup, **{name: visible(str(value)) for name, value in variables.items()})
+
+
+if TYPE_CHECKING:
+    Content = TextualContent  # which its methods return
+else:
+    Content = VisibleContent
 
 
 class Unobeyed(LineFilter):
