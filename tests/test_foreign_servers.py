@@ -8,23 +8,29 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, cast
 
 import pytest
+from fake_endpoint import FAKE, FakeEndpoint
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from test_tui_chat import on_a_loop
+from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
 from edgespec.client.chunk import chunk_of
 from edgespec.client.client import Client
 from edgespec.client.connection import complaint
 from edgespec.client.stream import not_a_stream, sent_events
-from edgespec.errors import EdgeSpecError, EndpointError
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError
+from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.attached import AttachedEndpoint, connecting
 from edgespec_tui.endpoint.endpoint import Message
+from edgespec_tui.screens.server_models import ServerModelsScreen
 
 ASK = [{"role": "user", "content": "Hello?"}]
 MODELS = json.dumps({"data": [{"id": "big"}]}).encode()
@@ -259,6 +265,33 @@ def test_an_odd_list_of_models_is_told_and_a_named_model_needs_none(listing: byt
         named = Client(client.server, model="big")
         assert named.info().model == "big" and answered(named)[0] == "Hi."
         assert asked[0]["model"] == "big"
+
+
+@on_a_loop
+async def test_the_app_asks_which_of_several_models_answers_and_lets_another_one() -> None:
+    info = replace(FAKE, model="", draft=None, speculates=False, where="http://x/v1")
+    async with driven(ChatApp(FakeEndpoint(info=info, listed=["small", "Big-1"]))) as it:
+        await it.until(lambda: isinstance(it.app.screen, ServerModelsScreen) and "Big-1" in it.text())
+        await it.pilot.press("escape")
+        await it.ask("Hello?")
+        await it.until(lambda: "several models: Ctrl+L lists them" in it.text())
+        await it.pilot.press("ctrl+l")
+        await it.until(lambda: isinstance(it.app.screen, ServerModelsScreen))
+        await it.pilot.press(*"sma", "enter")
+        await it.until(lambda: it.app.context.engine.model == "small")
+        await it.pilot.press("ctrl+r")
+        await it.until(lambda: it.texts()[-1] == "An answer.")
+
+
+@on_a_loop
+async def test_a_stream_that_broke_off_does_not_mean_that_a_server_is_gone() -> None:
+    """Every later question got "there is no engine" until F9."""
+    info = replace(FAKE, draft=None, speculates=False)
+    endpoint = FakeEndpoint(info=info, answers=[EndpointLostError("It broke off."), "fine"])
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("one")
+        await it.ask("two")
+        assert it.texts()[-1] == "fine"
 
 
 def test_the_model_of_a_server_is_sent() -> None:

@@ -87,6 +87,7 @@ class Server:
         connection.request(method, path if root else self.path + path, data, headers)
         answer = connection.getresponse()
         if 300 <= answer.status < 400:
+            answer.close()
             to = as_text(answer.headers.get("location") or "another address")[:LONGEST_REASON]
             raise EndpointError(
                 f"{self.where} sends its callers to {to}: use that address", status=answer.status

@@ -89,16 +89,17 @@ class AnswerStream(AbstractContextManager["AnswerStream"]):
 
     def _told(self, connection: http.client.HTTPConnection, began: float) -> Iterator[StreamedRound]:
         where = self._server.where
-        for data in sent_events(self._server.ask(connection, "POST", self._path, self._body), where):
-            if data.strip() == b"[DONE]":
-                return
-            chunk = chunk_of(data, where)
-            self._figures.note(chunk)
-            told = self._round(chunk)
-            if told:
-                if not told.reading:
-                    self._figures.seen(told, began)
-                yield told
+        with self._server.ask(connection, "POST", self._path, self._body) as answer:
+            for data in sent_events(answer, where):
+                if data.strip() == b"[DONE]":
+                    return
+                chunk = chunk_of(data, where)
+                self._figures.note(chunk)
+                told = self._round(chunk)
+                if told:
+                    if not told.reading:
+                        self._figures.seen(told, began)
+                    yield told
         if not self._figures.finish and not self._cancelled:
             raise EndpointLostError(f"{where} went away in the middle of its answer: ask again")
 

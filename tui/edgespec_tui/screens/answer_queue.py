@@ -218,6 +218,11 @@ class AnswerQueue:
             return None
         info = context.engine.info
         assert info is not None
+        if not info.model:
+            await view.end(
+                self._unanswered(talk, turn, f"{info.where} has several models: Ctrl+L lists them")
+            )
+            return None
         turn = replace(turn, model=context.engine.model)
         view.name_model(turn.model)
         assert turn.parent is not None

@@ -161,7 +161,11 @@ class ConversationScreen(Screen[None]):
         engine, talk = self.context.engine, self.conversation
         kept = " (read only: open in another window)" if talk.read_only else ""
         self.query_one("#title", Static).update(Content(f"{talk.title or 'New chat'}{kept}"))
-        model = "loading the engine" if engine.state == "starting" else engine.names or "no engine"
+        model = (
+            "loading the engine"
+            if engine.state == "starting"
+            else engine.names or ("no engine" if engine.info is None else "Ctrl+L chooses a model")
+        )
         self.query_one("#model", Static).update(Content(model))
         welcome = self.query_one(Welcome)
         empty = not talk.turns
@@ -205,10 +209,11 @@ class ConversationScreen(Screen[None]):
 
     def tell_failure(self, error: EdgeSpecError) -> None:
         """Shows what can be done if there is no answer; the reason is in the answer's place."""
-        if isinstance(error, (EngineDiedError, EndpointLostError)):
+        foreign = self.context.engine.is_foreign
+        if isinstance(error, EngineDiedError) or (isinstance(error, EndpointLostError) and not foreign):
             self.context.engine.lost(error)
         elif isinstance(error, EndpointError) and error.status not in REFUSED:
-            restart = () if self.context.engine.is_foreign else (("F9", "restarts the engine", "restart"),)
+            restart = () if foreign else (("F9", "restarts the engine", "restart"),)
             self.show_banner("", ("Ctrl+R", "asks again", "again"), *restart)
 
     def options(self) -> AnswerOptions:

@@ -50,7 +50,8 @@ class Welcome(VerticalScroll, can_focus=False):
         if info is None:
             words = "The engine is loading; you can start typing." if engine.state == "starting" else ""
         elif not info.speculates:
-            words = f"{info.model} at {info.where}. This server reports no speculation data."
+            name = info.model or "Ctrl+L chooses the model"
+            words = f"{name} at {info.where}. This server reports no speculation data."
         elif info.embedded:
             words = "The embedded pair answers."
         else:
