@@ -15,7 +15,7 @@ from typing import Any
 from edgespec.core.drafters import Guesser
 from edgespec.core.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.core.pace.cost_table import CostTable, Pulse
-from edgespec.core.pace.costs import Beside, Costs
+from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
@@ -73,7 +73,6 @@ def load(path: Path) -> Knowledge:
         costs = Costs(
             _table(held["target"], pulse),
             _table(held["draft"], pulse),
-            _beside(held["beside"]),
             rereads=held.get("rereads") is True,
             at_once=held.get("at_once") is True,
         )
@@ -95,7 +94,6 @@ def save(path: Path, known: Knowledge) -> None:
                 "draft": _saved(known.costs.draft),
                 "level": known.costs.target.pulse.level,
                 "floor": known.costs.target.pulse.floor,
-                "beside": known.costs.beside and asdict(known.costs.beside),
                 "rereads": known.costs.rereads,
                 "at_once": known.costs.at_once,
             },
@@ -118,12 +116,6 @@ def _table(held: Mapping[str, Any], pulse: Pulse) -> CostTable:
         raise ValueError("costs of another shape")
     weights = {n: _number(weight) for n, weight in weights.items()}
     return CostTable(points, _number(held["slope"]), offsets, weights, pulse)
-
-
-def _beside(held: Mapping[str, Any] | None) -> Beside | None:
-    if held is None:
-        return None
-    return Beside(**{name: _number(held[name]) for name in ("seconds", "hidden", "step")})
 
 
 def _number(value: object, *, above: float = 0.0) -> float:
