@@ -186,7 +186,7 @@ def test_our_own_work_beside_gets_cores_and_teaches_nothing(
     monkeypatch.setattr(thread_count, "threads_wanted", lambda: most)
     chosen = [most]
     monkeypatch.setattr(thread_count.C, "llama_set_n_threads", lambda _, n, __: chosen.append(n))
-    threads = Threads(None, None, on_gpu=False)
+    threads = Threads(None, None, fixed=False)
     monkeypatch.setattr(Threads, "own_work", beside)
     for _ in range(100):
         threads.choose(1)

@@ -19,6 +19,7 @@ from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.row_costs import ON_CARD, Shape, shape_of
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import NoRoomError
+from edgespec.llama.attention import slopes_of
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cpu_features
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
@@ -50,11 +51,11 @@ def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: b
     """
     timed = None if draft_fails else draft
     verify, step = _timed(target, _verification(target)), _timed(timed, _reading(timed)) if timed else None
-    table = costs.assumed(_shape(target.model), _single(verify))
+    table = _assumed(target, verify)
     if timed is None or step is None:
         found = Costs(table, CostTable({1: table.points[1] * (SUPPOSED if draft else 1)}))
     else:
-        found = Costs(table, costs.assumed(_shape(timed.model), _single(step)))
+        found = Costs(table, _assumed(timed, step))
     found.rereads = isinstance(draft, AnyHead)  # it reads what the target has just made
     found.at_once = isinstance(draft, AnyHead) and draft.kind == "dflash"
     sizes = [n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx]
@@ -205,6 +206,16 @@ def _front(context: Context, n: int) -> NDArray[np.int32]:
     if context.model.has_recurrent_state and 0 < held.size <= context.n_ctx - n:
         return held
     return np.arange(2, BEFORE + 1, dtype=np.int32) % context.model.n_vocab
+
+
+def _assumed(context: DraftContext, evaluate: Callable[[int], float]) -> CostTable:
+    """Returns what evaluations are assumed to cost, by one token now and by attention's own timing."""
+    one = _single(evaluate)
+    table = costs.assumed(_shape(context.model), one)
+    if slopes := slopes_of(context.model, context.settings):
+        table.slope = slopes[1] / one
+        table.reach = {n: seconds / slopes[1] for n, seconds in slopes.items()}
+    return table
 
 
 def _shape(model: Model) -> Shape:

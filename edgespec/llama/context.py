@@ -40,6 +40,7 @@ from edgespec.errors import (
     NoRoomError,
     SettingError,
 )
+from edgespec.llama.attention import with_attention
 from edgespec.llama.batch import Batch
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
@@ -100,7 +101,8 @@ class Context:
 
     def __init__(self, model: Model, settings: ContextSettings) -> None:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
-        self.model, self.settings = model, settings
+        self.model = model
+        self.settings = settings = with_attention(model, settings)
         self.n_ctx, self.adapters = settings.n_ctx, Scales()
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._handle: Any = new_context(model, settings)
@@ -112,7 +114,8 @@ class Context:
         spare = settings.n_seq + keeps_order(model, settings)
         self.parts = StateParts(self, spare) if has_parts(model, settings) else None
         self._keeping = self._kept = False
-        self._threads = Threads(self._handle, settings.threads, on_gpu=model.on_gpu)
+        fixed = model.on_gpu or bool(settings.flash_attention)  # which rounds by the number of threads
+        self._threads = Threads(self._handle, settings.threads, fixed=fixed)
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits there
         self.media: Mapping[int, Medium] = {}  # what may be among the tokens, by its first cell
         self._row_batch: RowBatch | None = None  # for media
