@@ -123,7 +123,7 @@ def lines(mode: Mode, quality: str, peers: Sequence[str], chosen: argparse.Names
 def run(
     size: str, quality: str, temperature: float, chosen: argparse.Namespace
 ) -> tuple[Measured, str, Mapping[str, PeerSettings]]:
-    """Measures one pair at one temperature; returns the samples, a line on the pair's costs, and the peers."""
+    """Measures one pair at one temperature; returns the samples, a line on its costs, and the peers."""
     mode: Mode = "greedy" if temperature == 0 else "sampled"
     target = target_file(chosen.folder, size, quality)
     draft = None if quality == HEAD else draft_file(chosen.folder, size, quality)

@@ -10,8 +10,10 @@ import argparse
 import sys
 import threading
 
-FLAGS = ("host", "port", "parallel", "model", "ctx-size", "threads", "threads-batch", "cache-type-k",
-         "cache-type-v", "cache-ram", "model-draft", "spec-type", "spec-draft-n-max", "flash-attn")  # fmt: skip
+FLAGS = (
+    "host", "port", "parallel", "model", "ctx-size", "threads", "threads-batch", "cache-type-k", "cache-type-v",
+    "cache-ram", "model-draft", "spec-type", "spec-draft-n-max", "flash-attn",
+)  # fmt: skip
 
 
 def main() -> None:
