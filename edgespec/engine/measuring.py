@@ -244,7 +244,7 @@ def _identity(context: DraftContext) -> list[str]:
     file = os.stat(model.path)
     parts = (
         model.path.resolve(), file.st_size, file.st_mtime_ns, place,
-        how.threads or threads_wanted(), how.kv_type, how.flash_attention, how.chunk,
+        how.threads or threads_wanted(), how.kv_type, how.flash_attention, how.chunk, how.identical,
     )  # fmt: skip
     return [str(part) for part in (*parts, *model.rules, *model.overridden)]
 

@@ -75,6 +75,8 @@ def with_attention(model: Model, settings: ContextSettings) -> ContextSettings:
 
     A card decides for itself (None).
     """
+    if settings.identical:
+        settings = replace(settings, flash_attention=False)
     if settings.flash_attention or model.on_gpu:
         return settings
     header = headers_of(model.path)[0]

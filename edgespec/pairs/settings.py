@@ -29,6 +29,7 @@ class PairSettings:
     kv_type: KvType = "f16"
     draft_kv_type: KvType = "f16"
     flash_attention: bool | None = None  # None: where it is faster on this machine
+    byte_identical: bool = False  # greedy and seeded texts do not depend, to the bit, on how they are made
     threads: int | None = None
     n_gpu_layers: int = -1  # -1 is as many as fit
     draft_gpu_layers: int | None = None  # None is as many as n_gpu_layers says
@@ -78,6 +79,23 @@ class PairSettings:
             )
         for kv_type in (self.kv_type, self.draft_kv_type):
             check_kv(kv_type, self.flash_attention)
+        if self.byte_identical:
+            self._check_byte_identical()
+
+    def _check_byte_identical(self) -> None:
+        """Raises SettingError for what would let digits depend on how a text is made."""
+        for flag, wrong in (
+            (f"--slots {self.slots}", self.slots > 1),
+            (f"--kv-type {self.kv_type}", self.kv_type not in FLOATS),
+            ("--flash-attention on", self.flash_attention is True),
+            (f"--gpu-layers {self.n_gpu_layers}", self.n_gpu_layers > 0),
+            ("--rpc", bool(self.rpc)),
+        ):
+            if wrong:
+                raise SettingError(
+                    "--byte-identical works for one request at a time, on the processor, without flash "
+                    f"attention: leave out {flag}"
+                )
 
 
 def whole(name: str, value: object, low: int, high: int) -> None:

@@ -11,9 +11,9 @@ import sys
 import threading
 
 FLAGS = (
-    "host", "port", "parallel", "model", "ctx-size", "threads", "threads-batch", "cache-type-k", "cache-type-v",
-    "cache-ram", "model-draft", "spec-type", "spec-draft-n-max", "flash-attn",
-)  # fmt: skip
+    *("host", "port", "parallel", "model", "ctx-size", "threads", "threads-batch", "cache-type-k"),
+    *("cache-type-v", "cache-ram", "model-draft", "spec-type", "spec-draft-n-max", "flash-attn"),
+)
 
 
 def main() -> None:

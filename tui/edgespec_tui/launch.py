@@ -22,6 +22,7 @@ LOADING = (  # flags, besides those of positions, that say how a pair is loaded
     "kv_type",
     "draft_kv_type",
     "flash_attention",
+    "byte_identical",
     "gpu_layers",
     "threads",
     "keep_texts",
