@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgespec.chat.families.deltas import as_object
 from edgespec.chat.families.family import Family
+from edgespec.chat.families.json_text import as_object
 from edgespec.chat.families.known import DEEPSEEK_R1, DEEPSEEK_V3, GRANITE, HERMES, LFM, family_of
 from edgespec.chat.families.reader import Parser
 from edgespec.chat.template import render
