@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from sse_starlette import ServerSentEvent
 
 from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.forced_call import forced
@@ -29,7 +28,7 @@ from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
 from edgespec.server.dialects.openai.requests import ChatRequest, GenerationRequest
 from edgespec.server.embeddings import Embeddings
-from edgespec.server.event_stream import EventStream
+from edgespec.server.event_stream import Answerer, EventStream, to_its_end
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.json_body import n_characters
 from edgespec.server.media import fetched
@@ -41,14 +40,6 @@ from edgespec.server.supervisor import Supervisor
 from edgespec.server.turns import TurnReader, readers
 from edgespec.server.worker_life import WorkerLife
 from edgespec.system.limited_child import GIVEN_UP
-
-
-class Answerer(Protocol):
-    """Writes a generation in a dialect's format. Both raise Refusal before their first output."""
-
-    def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent | bytes]: ...
-
-    async def whole(self, generation: AnswerChoices) -> object: ...
 
 
 class Answering:
@@ -234,7 +225,8 @@ class Answering:
         request.state.generation = generation  # for its line in the log
         await generation.submit()
         if body.stream:
-            return stream(answerer.stream(generation), generation, self.settings.send_s)
+            events = to_its_end(answerer, generation, request.state.request_id)
+            return stream(events, generation, self.settings.send_s)
         return JSONResponse(await answerer.whole(generation))
 
 

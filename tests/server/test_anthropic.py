@@ -14,7 +14,7 @@ from served import Served
 HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]
 GREEDY: dict[str, Any] = {"extra_body": {"temperature": 0}}
 DOCS = {
-    "name": "get_docstring",
+    "name": "search_docs",
     "description": "Returns the docstring of a Python object.",
     "input_schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
 }

@@ -8,7 +8,7 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
-from edgespec.server.event_stream import event
+from edgespec.server.event_stream import EventStream, event
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
@@ -75,25 +75,25 @@ class MessageAnswer:
         }
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
-        """Yields the events of a message; a failure in the middle is its last event."""
+        """Yields the events of a message. Raises Refusal."""
         yield _event("message_start", {"message": self._message(self._usage(generation))})
         yield _event("ping", {})
         finish = None
-        try:
-            async for part in generation.rounds():
-                for delta in self.turn.feed(part.round):
-                    for one in self._events(delta):
-                        yield one
-                finish = part.round.finish or finish
-                self._stopped_by = part.round.stopped_by
-        except Refusal as refusal:
-            yield event(error_of(refusal, self.request_id), "error")
-            return
+        async for part in generation.rounds():
+            for delta in self.turn.feed(part.round):
+                for one in self._events(delta):
+                    yield one
+            finish = part.round.finish or finish
+            self._stopped_by = part.round.stopped_by
         begun = [] if self._blocks else self._begin("text", {"type": "text", "text": ""})
         for one in [*begun, *self._end()]:
             yield one
         yield _event("message_delta", {"delta": self._ended(finish), "usage": self._usage(generation)})
         yield _event("message_stop", {})
+
+    def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent:
+        """Returns the last event of a stream that has failed."""
+        return event(error_of(refusal, self.request_id), "error")
 
     def _events(self, delta: Delta) -> list[ServerSentEvent]:
         match delta:
@@ -128,6 +128,14 @@ class MessageAnswer:
         thought, self._open = self._open == "thinking", ""
         signed = [self._more({"type": "signature_delta", "signature": ""})] if thought else []
         return [*signed, _event("content_block_stop", {"index": self._blocks - 1})]
+
+
+class MessageStream(EventStream):
+    """A message as events, all of which have names: clients look at nothing else."""
+
+    @staticmethod
+    def failed(error: bytes) -> bytes:
+        return b"event: error\ndata: %b\n\n" % error
 
 
 def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
