@@ -7,6 +7,7 @@ streaming, clients that leave and clients that do not read are handled here, the
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from edgespec.chat.conversation import Composed, compose
-from edgespec.chat.forced_call import forced
+from edgespec.chat.forced_call import called_or_formed, forced
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mixed
@@ -173,8 +174,13 @@ class Answering:
                 form = json_schema(schema, lenient=True)
             except GrammarError as error:
                 raise invalid("tools", f"tools: {error}") from None
-        elif (wanted := body.form()) and composed.family.thoughts:
-            form = behind_thoughts(wanted, composed, self.template(self.loaded()))
+        elif wanted := body.form():
+            if composed.tools and wanted.kind == "json_schema":
+                composed, schema = called_or_formed(composed, json.loads(wanted.text))
+                wanted = json_schema(schema, lenient=wanted.lenient)
+            form = wanted
+            if composed.family.thoughts:
+                form = behind_thoughts(wanted, composed, self.template(self.loaded()))
         submits = body.submits(
             mixed(composed.text, media),
             add_bos=self.wants_bos(composed.text),
@@ -223,7 +229,10 @@ class Answering:
             progress=bool(body.stream and body.return_progress),
         )
         request.state.generation = generation  # for its line in the log
-        await generation.submit()
+        try:
+            await generation.submit()
+        except Refusal as refusal:
+            raise body.advised(refusal) from None
         if body.stream:
             events = to_its_end(answerer, generation, request.state.request_id)
             return stream(events, generation, self.settings.send_s)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictStr
 
-from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.fields import Fields, Listed, StopList, Whole
 from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import SharedFields, StopText
+from edgespec.server.dialects.openai.requests import SharedFields
 from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import Translated, called, function, picture
 from edgespec.server.refusal import Refusal
@@ -20,7 +20,7 @@ from edgespec.server.refusal import Refusal
 STAMP = re.compile(r"^(x-anthropic-billing-header:[^\n]*?cch=)[0-9a-f]{5}(?=;)")
 
 
-class Source(BaseModel):
+class Source(Fields):
     """Where a picture is."""
 
     type: StrictStr
@@ -29,7 +29,7 @@ class Source(BaseModel):
     url: StrictStr | None = None
 
 
-class Block(BaseModel):
+class Block(Fields):
     """A part of a message of any type; the type decides which fields count."""
 
     type: StrictStr
@@ -49,14 +49,14 @@ class Block(BaseModel):
         return picture(url)
 
 
-class MessageParam(BaseModel):
+class MessageParam(Fields):
     """One turn."""
 
     role: Literal["user", "assistant", "system"]
     content: StrictStr | Listed[Block]
 
 
-class ToolParam(BaseModel):
+class ToolParam(Fields):
     """A tool. One without a schema is run by the service itself, and ignored here."""
 
     name: Name
@@ -64,7 +64,7 @@ class ToolParam(BaseModel):
     input_schema: dict[str, Any] | None = None
 
 
-class ToolChoice(BaseModel):
+class ToolChoice(Fields):
     """Whether a tool has to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -72,18 +72,18 @@ class ToolChoice(BaseModel):
     disable_parallel_tool_use: StrictBool | None = None
 
 
-class Thinking(BaseModel):
+class Thinking(Fields):
     """Whether to think before answering."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 
 
-class OutputFormat(BaseModel):
+class OutputFormat(Fields):
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(BaseModel):
+class OutputConfig(Fields):
     """How much effort, and which form."""
 
     effort: StrictStr | None = None
@@ -105,6 +105,7 @@ class CountRequest(Translated):
     def fields(self) -> dict[str, Any]:
         system = [{"role": "system", "content": _system(self.system)}] if self.system else []
         choice, tools = self.tool_choice, [tool for tool in self.tools or () if tool.input_schema is not None]
+        form = self.output_config.format if self.output_config else None
         thinking = self.thinking and self.thinking.type != "adaptive"
         variables = {"enable_thinking": self.thinking.type == "enabled"} if self.thinking and thinking else {}
         return {
@@ -112,23 +113,18 @@ class CountRequest(Translated):
             "tools": [function(tool.name, tool.description, tool.input_schema) for tool in tools],
             "tool_choice": _choice(choice),
             "reasoning_effort": self.output_config.effort if self.output_config else None,
-            "response_format": self._format(),
+            "json_schema": form.schema_ if form else None,
             "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
             "chat_template_kwargs": {**variables, **(self.chat_template_kwargs or {})},
         }
-
-    def _format(self) -> dict[str, Any] | None:
-        if not (self.output_config and self.output_config.format):
-            return None
-        return {"type": "json_schema", "json_schema": {"schema": self.output_config.format.schema_}}
 
 
 class MessagesRequest(CountRequest, SharedFields):
     """POST /v1/messages."""
 
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    stop_sequences: Listed[StopText] | None = None
-    seed: StrictInt | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    stop_sequences: StopList = None
+    seed: Whole | None = None
 
     def fields(self) -> dict[str, Any]:
         kept = self.shared("max_tokens", "seed")
