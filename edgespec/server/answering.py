@@ -109,9 +109,10 @@ class Answering:
         others = [pair for pair in self.pairs.known() if pair.load != load]
         return longest_text(about.n_ctx), [name for pair in others for name in (pair.name, pair.target)]
 
-    def template(self, about: Loaded) -> str:
-        """Returns the chat template: the one given, the model's own, or ChatML."""
-        return self._given() or template_or_fallback(about.chat_template)
+    def template(self, about: Loaded, *, tools: bool = False) -> str:
+        """Returns the chat template: the one given, the model's own (for tools, if it has one), or ChatML."""
+        own = tools and about.tool_template
+        return self._given() or own or template_or_fallback(about.chat_template)
 
     def _given(self) -> str | None:
         return self.settings.chat_template if self.pairs.is_first(self.worker.load) else None
@@ -125,8 +126,8 @@ class Answering:
     async def composed(self, body: ChatRequest) -> tuple[Composed, list[Attachment]]:
         """Returns the prompt of a conversation, and the media that it has marks of; raises Refusal."""
         about = self.loaded()
-        template = self.template(about)
         tools = body.usable_tools()
+        template = self.template(about, tools=bool(tools))
         media: list[Attachment] = []
         await self._fetch_pictures(body, about)
         messages = [message.for_template(about.reads, media) for message in body.messages]
@@ -168,6 +169,7 @@ class Answering:
     async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], list[TurnReader], str]:
         """Returns the generations of a conversation, who reads each, and the prompt. Raises Refusal."""
         (composed, media), form = await self.composed(body), None
+        template = self.template(self.loaded(), tools=bool(composed.tools))
         if body.must_call:
             composed, schema = forced(composed)
             try:
@@ -175,18 +177,18 @@ class Answering:
             except GrammarError as error:
                 raise invalid("tools", f"tools: {error}") from None
         elif wanted := body.form():
-            if composed.tools and wanted.kind == "json_schema":
+            if composed.tools and wanted.kind == "json_schema" and not composed.family.whole:
                 composed, schema = called_or_formed(composed, json.loads(wanted.text))
                 wanted = json_schema(schema, lenient=wanted.lenient)
             form = wanted
-            if composed.family.thoughts:
-                form = behind_thoughts(wanted, composed, self.template(self.loaded()))
+            if composed.family.thoughts or composed.family.final:
+                form = behind_thoughts(wanted, composed, template)
         submits = body.submits(
             mixed(composed.text, media),
             add_bos=self.wants_bos(composed.text),
             defaults=self.defaults(),
             shown=composed.shown,
-            stops=(*composed.stops, *turn_end(self.template(self.loaded()))),
+            stops=(*composed.stops, *turn_end(template)),
             form=form,
         )
         several = body.parallel_tool_calls is not False
@@ -201,6 +203,8 @@ class Answering:
     async def n_tokens(self, body: ChatRequest) -> int:
         """Returns how many tokens the prompt of a conversation has."""
         composed, media = await self.composed(body)
+        if body.must_call:
+            composed, _ = forced(composed)
         prompt = mixed(composed.text, media)
         return await self.worker.n_tokens(prompt, add_bos=self.wants_bos(composed.text))
 
@@ -241,6 +245,8 @@ class Answering:
 
 def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar:
     """Returns a form that leaves a model its reasoning: the answer is what follows it."""
+    if composed.family.final:
+        return replace(form, behind=composed.family.final)
     opening, closing = composed.family.thoughts[0]
     if composed.opened:
         return replace(form, behind=closing)

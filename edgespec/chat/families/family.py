@@ -27,6 +27,7 @@ class Family:
     stops: tuple[str, ...] = ()  # text that ends a turn
     # reads a turn in its own way, instead of all these
     whole: Callable[[Reader, Calls], Steps[None]] | None = None
+    final: str = ""  # what opens the answer in that way, behind the reasoning
     tags: tuple[str, ...] = ()  # others that it must see
     leading: tuple[str, ...] = ()  # what may come before the text and does not belong to it
     wraps: tuple[str, ...] = ()  # what may surround the text, with tools or without

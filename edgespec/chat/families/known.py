@@ -118,7 +118,7 @@ DEEPSEEK_DSML = Family(
     THINK,
     tags=(DSML,),
 )
-HARMONY = Family("harmony", whole=harmony, tags=HARMONY_TAGS)
+HARMONY = Family("harmony", whole=harmony, tags=HARMONY_TAGS, final="<|channel|>final<|message|>")
 GRANITE = Family("granite", {"<|tool_call|>": JSON}, ("<|/tool_call|>", "<|end_of_tool_call|>"), THINK)
 COMMAND_R7B = Family(
     "command-r7b",
@@ -201,6 +201,7 @@ HUNYUAN = Family(
 )
 MUSE = Family(
     "muse",
+    final="to=user<|message|>",
     tags=MUSE_TAGS,
     whole=Muse('<atem:invoke name="', _invoke("atem:"), ("<atem:function_calls>", "</atem:function_calls>")),
 )

@@ -160,5 +160,9 @@ ERRORS = dict.fromkeys((400, 405, 415, 422, 501), "invalid_request_error") | {
 
 def error_of(refusal: Refusal, request_id: str) -> dict[str, Any]:
     """Returns Anthropic's error object; its sentence names the wrong field."""
-    error = {"type": ERRORS.get(refusal.status, "api_error"), "message": refusal.body()["error"]["message"]}
+    message = refusal.body()["error"]["message"]
+    if refusal.code == "context_length_exceeded":  # clients look for these words, and shorten then
+        n, most = (refusal.extra or {}).get("n_prompt_tokens"), (refusal.extra or {}).get("n_ctx")
+        message = f"prompt is too long: {f'{n} tokens > {most} maximum' if n else message}"
+    error = {"type": ERRORS.get(refusal.status, "api_error"), "message": message}
     return {"type": "error", "error": error, "request_id": request_id}

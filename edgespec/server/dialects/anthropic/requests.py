@@ -40,11 +40,21 @@ class Block(Fields):
     input: dict[str, Any] | None = None
     tool_use_id: StrictStr | None = None
     content: StrictStr | Listed[Block] | None = None
-    source: Source | None = None
+    source: Source | StrictStr | None = None
+    title: StrictStr | None = None
+    tool_name: StrictStr | None = None
+
+    def as_text(self) -> str:
+        """Returns what it says: a found page with its title and address, the name of a tool."""
+        if self.type != "search_result":
+            return self.text or self.tool_name or ""
+        found = [block.text or "" for block in self.content or () if isinstance(block, Block)]
+        address = self.source if isinstance(self.source, str) else ""
+        return "\n".join(filter(None, [self.title, address, *found]))
 
     def as_part(self) -> dict[str, Any]:
         """Returns a picture as a part of OpenAI's message."""
-        source = self.source or Source(type="")
+        source = self.source if isinstance(self.source, Source) else Source(type="")
         url = source.url or f"data:{source.media_type or ''};base64,{source.data or ''}"
         return picture(url)
 
@@ -171,9 +181,9 @@ def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, Any]]:
     if other:
         raise unreadable(other)
     return [
-        block.as_part() if block.type == PICTURE else {"type": "text", "text": block.text}
+        block.as_part() if block.type == PICTURE else {"type": "text", "text": block.as_text()}
         for block in content
-        if block.text or block.type == PICTURE
+        if block.type == PICTURE or block.as_text()
     ]
 
 

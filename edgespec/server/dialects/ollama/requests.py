@@ -192,6 +192,7 @@ class OllamaGenerate(OllamaFields):
 class OllamaEmbed(Kept):
     """POST /api/embed; prompt: the only text of /api/embeddings."""
 
+    model: ModelName = ""
     input: StrictStr | Listed[StrictStr] = ""
     prompt: StrictStr | None = None
     truncate: StrictBool | None = None
