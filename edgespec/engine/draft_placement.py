@@ -1,8 +1,8 @@
 """Where the draft evaluates, on the card or on the processor: measured when a pair is first loaded.
 
-A guess is usually cheaper on the card; on the processor it can be made while the card verifies, and the
-target keeps the card's memory. So both are timed, and the better place is kept in the cache folder. Plain
-decoding is among the choices of every round (`core/pace`), wherever the draft is.
+A guess is usually cheaper on the card; a draft on the processor leaves the card's memory to the target. So
+both are timed, and the better place is kept in the cache folder. Plain decoding is among the choices of every
+round (`core/pace`), wherever the draft is.
 """
 
 import hashlib

@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     parent = ParentProcess() if arguments.owned else None
     file = SettingsInForce(arguments, _settings) if arguments.config else None
     if arguments.slots is None:
-        arguments.slots = 1 if arguments.reproducible else SLOTS
+        arguments.slots = 1 if arguments.reproducible or arguments.byte_identical else SLOTS
     if arguments.reproducible and arguments.threads is None:  # else fewer while the machine is busy
         arguments.threads = threads_wanted()
     settings = _settings(arguments)
@@ -193,13 +193,15 @@ def _defaults(arguments: argparse.Namespace) -> RequestDefaults:
     if arguments.temperature is not None:
         Sampling(temperature=arguments.temperature)
         sampling[IN_FILE + "temp"] = str(arguments.temperature)
-    if arguments.reproducible and (arguments.slots > 1 or arguments.drafter != "auto"):
+    # byte-identical pairs may guess, and reuse prompts
+    restricted: bool = arguments.reproducible and not arguments.byte_identical
+    if restricted and (arguments.slots > 1 or arguments.drafter != "auto"):
         flag = f"--slots {arguments.slots}" if arguments.slots > 1 else f"--drafter {arguments.drafter}"
         raise SettingError(f"--reproducible answers one at a time and without drafts: leave out {flag}")
-    plain = arguments.no_draft or arguments.reproducible
+    plain = arguments.no_draft or restricted
     drafter: DrafterName = "none" if plain else arguments.drafter
     thinking = {"auto": None, "on": True, "off": False}[arguments.reasoning]
-    return RequestDefaults(sampling, arguments.seed, longest, drafter, thinking, arguments.reproducible)
+    return RequestDefaults(sampling, arguments.seed, longest, drafter, thinking, fresh=restricted)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:

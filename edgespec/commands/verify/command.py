@@ -104,6 +104,7 @@ def run_checks(
         seeded=texts["seeded"],
         fits=fits,
         batches=batches,
+        byte_identical=pair.settings.byte_identical,
     )
 
 

@@ -1,0 +1,193 @@
+"""Times one layer's attention on the processor, as llama.cpp builds it, with and without flash attention.
+
+No model is needed: keys, values and queries are random, and only these nodes are evaluated.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from edgespec.llama.ggml import libraries, local_devices
+
+F32, F16 = 0, 1  # ggml_type
+ACCUMULATE_F32 = 10  # GGML_PREC_F32
+COLD = 16 << 20  # bytes of keys and values that are read in turn: a model's layers do not stay in the caches
+MOST_LAYERS = 8
+SLOW_S = 0.05  # an evaluation that takes longer is timed once
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The heads of one layer. in_keys: values are the first part of each key (latent attention)."""
+
+    key: int  # numbers of one head
+    value: int
+    heads: int
+    kv_heads: int
+    in_keys: bool = False
+
+
+def time_attention(
+    shape: Shape, plan: Sequence[tuple[int, int]], threads: int
+) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]] | None:
+    """Returns the seconds of each (rows, cells) of a plan: with flash attention, and without.
+
+    Both are timed in turn, so that a slow moment hits both. None if this build has no processor to time.
+    """
+    with _processor(threads) as compute:
+        if compute is None:
+            return None
+        found: tuple[dict[tuple[int, int], float], ...] = ({}, {})
+        for rows, cells in plan:
+            for of, seconds in zip(found, _both(compute, shape, rows, cells), strict=True):
+                of[rows, cells] = seconds
+    return found[0], found[1]
+
+
+@contextmanager
+def _processor(threads: int) -> Iterator[tuple[Any, Any] | None]:
+    """Gives the processor's back end, and ggml's functions."""
+    base = _functions()
+    device = next(iter(local_devices("cpu")), None)
+    backend = base.ggml_backend_dev_init(device, None) if device else None
+    if not backend:
+        yield None
+        return
+    try:
+        setter = base.ggml_backend_reg_get_proc_address(
+            base.ggml_backend_dev_backend_reg(device), b"ggml_backend_set_n_threads"
+        )
+        if setter:
+            ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int)(setter)(backend, threads)
+        yield base, backend
+    finally:
+        base.ggml_backend_free(backend)
+
+
+def _both(processor: tuple[Any, Any], shape: Shape, rows: int, cells: int) -> tuple[float, float]:
+    """Returns the least seconds of one layer of three runs of each kind."""
+    base, backend = processor
+    with (
+        _graph(base, backend, shape, rows, cells, flash=True) as flash,
+        _graph(base, backend, shape, rows, cells, flash=False) as plain,
+    ):
+        best = [min(run(), run()) for run in (flash, plain)]
+        if max(best) < SLOW_S:
+            best = [min(seconds, run(), run()) for seconds, run in zip(best, (flash, plain), strict=True)]
+    return best[0], best[1]
+
+
+@contextmanager
+def _graph(
+    base: Any, backend: Any, shape: Shape, rows: int, cells: int, *, flash: bool
+) -> Iterator[Callable[[], float]]:
+    """Gives what evaluates the attention of some layers, and returns the seconds of one."""
+    each = 2 * cells * shape.kv_heads * (shape.key + (0 if shape.in_keys else shape.value))
+    layers = max(1, min(MOST_LAYERS, COLD // each)) if rows <= 16 else 1
+    size = 32 * layers * base.ggml_tensor_overhead() + base.ggml_graph_overhead() + (1 << 16)
+    context = base.ggml_init(_Init(size, None, True))
+    graph = base.ggml_new_graph(context)
+    mask = base.ggml_new_tensor_3d(context, F16 if flash else F32, cells, rows, 1)
+    filled = [(mask, 0)]
+    for _ in range(layers):
+        made, inputs = _layer(base, context, shape, rows, cells, mask, flash=flash)
+        base.ggml_build_forward_expand(graph, made)
+        filled += inputs
+    buffer = base.ggml_backend_alloc_ctx_tensors(context, backend)
+    try:
+        for tensor, kind in filled:
+            _fill(base, tensor, None if tensor == mask else kind)
+
+        def run() -> float:
+            began = time.perf_counter()
+            base.ggml_backend_graph_compute(backend, graph)
+            return (time.perf_counter() - began) / layers
+
+        yield run
+    finally:
+        base.ggml_backend_buffer_free(buffer)
+        base.ggml_free(context)
+
+
+def _layer(
+    base: Any, context: Any, shape: Shape, rows: int, cells: int, mask: Any, *, flash: bool
+) -> tuple[Any, list[tuple[Any, int]]]:
+    """Returns the output of one layer's attention (`build_attn_mha` of llama-graph.cpp), and its inputs."""
+
+    def new(kind: int, *sizes: int) -> Any:
+        return base.ggml_new_tensor_3d(context, kind, *sizes)
+
+    def turned(tensor: Any) -> Any:
+        return base.ggml_permute(context, tensor, 0, 2, 1, 3)
+
+    q, k = new(F32, shape.key, shape.heads, rows), new(F16, shape.key, shape.kv_heads, cells)
+    inputs, scale = [(q, F32), (k, F16)], ctypes.c_float(shape.key**-0.5)
+    queries, keys = turned(q), turned(k)
+    transposed = not flash and not shape.in_keys  # as such a cache keeps values
+    sizes = (cells, shape.value, shape.kv_heads) if transposed else (shape.value, shape.kv_heads, cells)
+    v = new(F16, *sizes)
+    inputs.append((v, F16))
+    if flash:
+        out = base.ggml_flash_attn_ext(context, queries, keys, turned(v), mask, scale, 0.0, 0.0)
+        base.ggml_prec_set_acc(out, ACCUMULATE_F32)
+        return out, inputs
+    scores = base.ggml_mul_mat(context, keys, queries)
+    base.ggml_prec_set_acc(scores, ACCUMULATE_F32)
+    weights = base.ggml_soft_max_ext(context, scores, mask, scale, 0.0)
+    values = v if transposed else base.ggml_cont(context, base.ggml_transpose(context, turned(v)))
+    mixed = base.ggml_permute(context, base.ggml_mul_mat(context, values, weights), 0, 2, 1, 3)
+    return base.ggml_cont_2d(context, mixed, shape.value * shape.heads, rows), inputs
+
+
+def _fill(base: Any, tensor: Any, kind: int | None) -> None:
+    """Writes random numbers, or zeros for kind None: what was never written lies on one page of memory."""
+    n_bytes = base.ggml_nbytes(tensor)
+    number = np.float32 if kind == F32 else np.float16
+    some = np.random.default_rng(1).standard_normal(1 << 15).astype(number)
+    data = bytes(n_bytes) if kind is None else np.resize(some, n_bytes // some.itemsize).tobytes()
+    base.ggml_backend_tensor_set(tensor, data, 0, n_bytes)
+
+
+class _Init(ctypes.Structure):
+    """ggml_init_params"""
+
+    _fields_ = [("mem_size", ctypes.c_size_t), ("mem_buffer", ctypes.c_void_p), ("no_alloc", ctypes.c_bool)]
+
+
+def _functions() -> Any:
+    """Returns libggml-base, with the signatures of what is used here."""
+    base = libraries()[1]
+    pointer, size, whole, real = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_float
+    long = ctypes.c_int64
+    for name, returns, takes in (
+        ("ggml_init", pointer, [_Init]),
+        ("ggml_free", None, [pointer]),
+        ("ggml_tensor_overhead", size, []),
+        ("ggml_graph_overhead", size, []),
+        ("ggml_nbytes", size, [pointer]),
+        ("ggml_new_graph", pointer, [pointer]),
+        ("ggml_new_tensor_3d", pointer, [pointer, whole, long, long, long]),
+        ("ggml_permute", pointer, [pointer, pointer, whole, whole, whole, whole]),
+        ("ggml_transpose", pointer, [pointer, pointer]),
+        ("ggml_cont", pointer, [pointer, pointer]),
+        ("ggml_cont_2d", pointer, [pointer, pointer, long, long]),
+        ("ggml_mul_mat", pointer, [pointer, pointer, pointer]),
+        ("ggml_prec_set_acc", ctypes.c_bool, [pointer, whole]),
+        ("ggml_soft_max_ext", pointer, [pointer, pointer, pointer, real, real]),
+        ("ggml_flash_attn_ext", pointer, [pointer, pointer, pointer, pointer, pointer, real, real, real]),
+        ("ggml_build_forward_expand", None, [pointer, pointer]),
+        ("ggml_backend_dev_init", pointer, [pointer, ctypes.c_char_p]),
+        ("ggml_backend_free", None, [pointer]),
+        ("ggml_backend_alloc_ctx_tensors", pointer, [pointer, pointer]),
+        ("ggml_backend_buffer_free", None, [pointer]),
+        ("ggml_backend_tensor_set", None, [pointer, ctypes.c_char_p, size, size]),
+        ("ggml_backend_graph_compute", whole, [pointer, pointer]),
+    ):
+        function = getattr(base, name)
+        function.restype, function.argtypes = returns, takes
+    return base
