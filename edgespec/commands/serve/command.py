@@ -168,7 +168,7 @@ def _slot_folder(name: str) -> Path:
 
 def _pooling_model(name: str, flag: str) -> Path:
     """Returns the file of an embedding model or a reranker. Raises ModelFileError, ModelUnsupportedError."""
-    path = Path(name).resolve()
+    path = Path(name).absolute()  # not resolved: in the hub's cache, the link has the name
     try:
         header = read_file(path)
     except HeaderError as error:
@@ -212,7 +212,7 @@ def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
             raise SettingError(f"{name} is empty: give a key, or leave it out")
     if arguments.api_key_file:
         lines = read_text("--api-key-file", arguments.api_key_file, most=LONGEST_KEYS).splitlines()
-        keys = [line.strip() for line in lines if line.strip()]
+        keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         if not keys:
             raise SettingError(f"--api-key-file {arguments.api_key_file} holds no key: write one into it")
         given += keys
