@@ -1,5 +1,6 @@
 """The streams that take part in a step, and those that drop out of it: by an error, or for lack of cells."""
 
+import traceback
 from collections.abc import Mapping, Sequence
 
 from edgespec.core.loop import Rows, Scorer, Want
@@ -7,6 +8,8 @@ from edgespec.core.values import ModelName, Round
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.slots import Slot
 from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
+
+NO_MEMORY = EngineError("the memory of this machine has run out: ask again, or close other programs")
 
 
 class ActiveStreams:
@@ -22,10 +25,10 @@ class ActiveStreams:
         self._scorers, self._prefixes = scorers, prefixes
 
     def score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
-        """Returns the rows of all; None if the draft has no cells, or if it or llama.cpp failed for all.
+        """Returns the rows of all; None if the draft has no cells, or if it or the target failed for all.
 
         If cells run out, idle sequences are emptied. Of the target's, the youngest then waits: it is removed
-        from both lists.
+        from both lists, as are those for which the target fails.
         """
         while slots:
             try:
@@ -49,12 +52,21 @@ class ActiveStreams:
                 if model == "draft":
                     self._leave_draft(slots, error)
                     return None
-                if not isinstance(error, EngineError):
-                    raise
-                for slot in list(slots):
-                    self.fail(slot, error)
-                return None
+                if len(slots) > 1:
+                    return self._each_alone(wants, slots)
+                self.fail(slots.pop(), error if isinstance(error, EdgeSpecError) else NO_MEMORY)
+                wants.clear()
         return None
+
+    def _each_alone(self, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
+        """Has the target evaluate for each by itself: the fault of one ends none of the others."""
+        rows, left = [], []
+        for want, slot in zip(list(wants), list(slots), strict=True):
+            if found := self.score("target", [want], [slot]):
+                rows.append(found[0].copy())
+                left.append((want, slot))
+        wants[:], slots[:] = [want for want, _ in left], [slot for _, slot in left]
+        return rows or None
 
     def advance(self, slot: Slot, answer: Rows | None) -> Round | None:
         """Answers a stream's ask; returns the round that this ends, or None if it asks again."""
@@ -63,7 +75,7 @@ class ActiveStreams:
         request = slot.request
         try:
             item = request.stream.loop.send(answer)
-        except EdgeSpecError as error:
+        except Exception as error:
             self.fail(slot, error)
             return None
         if isinstance(item, Round):
@@ -81,8 +93,11 @@ class ActiveStreams:
         for slot in slots:
             slot.request.notice = f"guessing failed, so this answer goes on without the draft: {why}"
 
-    def fail(self, slot: Slot, error: EdgeSpecError) -> None:
-        """Ends a stream."""
+    def fail(self, slot: Slot, error: Exception) -> None:
+        """Ends a stream. An error that is none of EdgeSpec's is a bug, of which others know nothing."""
+        if not isinstance(error, EdgeSpecError):
+            traceback.print_exception(error)
+            error = EngineError(f"a fault of EdgeSpec's own ({type(error).__name__}): the log has more")
         self.failures.append((slot, error))
         if slot in self.slots:
             self.slots.remove(slot)

@@ -97,6 +97,7 @@ class Running:
     since: float  # when it came, by the engine's clock
     reading: bool = True  # the target lacks more than one evaluation beside others may hold
     first: bool = True  # no round has ended since it got its slot
+    served: int = 0  # the step in which it took part in an evaluation last
     told: bool = False  # its start has been reported
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all

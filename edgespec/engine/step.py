@@ -15,7 +15,6 @@ from edgespec.engine.active_streams import ActiveStreams
 from edgespec.engine.drafting import Drafting
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.slots import Cache, Slot
-from edgespec.errors import EdgeSpecError
 
 
 class Step:
@@ -183,7 +182,7 @@ class Step:
             self.rounds.append((slot, round_))
             try:
                 slot.request.go_on()
-            except EdgeSpecError as error:
+            except Exception as error:
                 self._active.fail(slot, error)
 
     def _settle(self, batch: BatchPlan, seconds: float) -> None:
