@@ -4,7 +4,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 
 from edgespec.core.loop import Rows, Scorer, Want
-from edgespec.core.values import ModelName, Round
+from edgespec.core.values import Ask, ModelName, Round
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.slots import Slot
 from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
@@ -73,16 +73,30 @@ class ActiveStreams:
         if slot not in self.slots:  # it failed in this step
             return None
         request = slot.request
-        try:
-            item = request.stream.loop.send(answer)
-        except Exception as error:
-            self.fail(slot, error)
+        item = self._sent(slot, answer)
+        if item is None:
             return None
         if isinstance(item, Round):
             request.first = False
             return item._replace(notice=request.notice) if request.notice else item
         request.ask = item
         return None
+
+    def go_on(self, slot: Slot) -> None:
+        """Continues from a round to the next ask, if there is one."""
+        if item := self._sent(slot, None):
+            assert isinstance(item, Ask)
+            slot.request.ask = item
+
+    def _sent(self, slot: Slot, answer: Rows | None) -> Ask | Round | None:
+        """Returns what a stream says to an answer; None if it ends or fails."""
+        try:
+            return slot.request.stream.loop.send(answer)
+        except StopIteration:
+            return None
+        except Exception as error:  # ours, too: the others know nothing of it
+            self.fail(slot, error)
+            return None
 
     def _leave_draft(self, slots: Sequence[Slot], error: EdgeSpecError | MemoryError) -> None:
         """Has streams go on without the draft, or head, to their end; later ones ask it again.

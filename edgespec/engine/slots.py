@@ -114,16 +114,6 @@ class Running:
         """Guesses that were drawn and wait for the target: they may not be withdrawn."""
         return 0 if self.ask.model == "draft" or self.ask.reach else len(self.ask.tail)
 
-    def go_on(self) -> bool:
-        """Continues from a round to the next ask; False if there is none."""
-        try:
-            item = self.stream.loop.send(None)
-        except StopIteration:
-            return False
-        assert isinstance(item, Ask)
-        self.ask = item
-        return True
-
 
 @dataclass(slots=True, eq=False)
 class Slot:

@@ -180,10 +180,7 @@ class Step:
             if round_ is None:
                 continue
             self.rounds.append((slot, round_))
-            try:
-                slot.request.go_on()
-            except Exception as error:
-                self._active.fail(slot, error)
+            self._active.go_on(slot)
 
     def _settle(self, batch: BatchPlan, seconds: float) -> None:
         """Charges each stream with its share of the seconds, and reports the expected gain of its round."""
