@@ -214,14 +214,13 @@ class Context:
     def _staying(self, want: Want) -> int:
         """Returns how many first tokens stay.
 
-        The last of them is read again if a head wants its hidden row and that is no longer kept.
+        The last of them is read again if a head wants its hidden row and that is no longer kept; a medium
+        stays whole or not at all.
         """
         keep = _shared(self._sequences[want.seq].tokens, want)
-        if self._sequences[want.seq].media:  # a medium stays whole or not at all
-            keep = whole_before(want.tokens, keep)
         if self._hidden and keep and not self.model.has_recurrent_state:
-            return keep - (self._hidden.row(want.seq, keep - 1) is None)
-        return keep
+            keep -= self._hidden.row(want.seq, keep - 1) is None
+        return whole_before(want.tokens, keep) if self._sequences[want.seq].media else keep
 
     def _window_is_whole(self, s: int, keep: int) -> bool:
         """Returns whether all cells are there that the token after the first `keep` of a sequence sees."""
