@@ -24,6 +24,7 @@ from edgespec.llama.thread_count import Threads
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.formulas import CHUNK, score_bytes
 from edgespec_models.gguf.header import read_file
+from edgespec_models.kept_file import WEEK
 
 PLAN = [*((n, cells) for cells in CELLS for n in ROWS), (PROMPT_ROWS, CELLS[-1])]
 
@@ -122,7 +123,7 @@ def test_the_timing_is_kept_and_made_again_after_a_week_or_if_it_is_damaged(
         file.write_text(damage)
         assert attention_of(header) == WIDE
     assert len(made) == 4
-    old = file.stat().st_mtime - attention.WEEK - 1
+    old = file.stat().st_mtime - WEEK - 1
     os.utime(file, (old, old))
     assert attention_of(header) == WIDE and len(made) == 5
 
