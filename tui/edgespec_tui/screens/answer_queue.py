@@ -204,6 +204,8 @@ class AnswerQueue:
                 self._unanswered(talk, turn, INTERRUPTED)
             await view.end(talk.turns[turn.id])
             raise
+        finally:
+            self._view = None  # its line says how it ended
         self._ended(making)
         return making.error is None
 

@@ -42,7 +42,7 @@ class Turn:
         """Returns its figures in words, as far as there are any."""
         figures, words = self.figures, []
         if isinstance(n := figures.get("n_tokens"), int) and n:
-            words.append(f"{n} tokens")
+            words.append(f"{n} token{'' if n == 1 else 's'}")
         if isinstance(speed := figures.get("tok_per_s"), float):
             words.append(f"{speed:.1f} tok/s")
         if isinstance(rate := figures.get("acceptance_rate"), float):
