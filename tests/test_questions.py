@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -16,8 +17,11 @@ from textual.style import Style
 from tiny_projector import png
 from tui_driver import Driven, driven
 
-from edgespec.errors import SettingError
+from edgespec.client.answer import AnswerOptions
+from edgespec.client.attach import OnProgress
+from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.app import ChatApp
+from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import content_of, gone
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.system_prompts import SystemPrompts
@@ -390,3 +394,45 @@ def test_a_file_that_was_emptied_or_replaced_blocks_no_chat_and_is_not_taken_for
         path.write_bytes(content)
         assert content_of(made.text, made.media, made.digests) == made.text
         assert gone(made.media, made.digests) == ["a.png"]
+
+
+class Blind(FakeEndpoint):
+    """An endpoint whose model reads no pictures, as a server of ours says when it counts; others, later."""
+
+    counts = True
+
+    async def count(self, messages: Sequence[Message], *, on_wait: OnProgress = lambda _: None) -> int | None:
+        if not self.counts:
+            return None
+        if any(message.media for message in messages):
+            raise EndpointError("it reads no pictures", status=400)
+        return await super().count(messages, on_wait=on_wait)
+
+    async def answer(
+        self, messages: Sequence[Message], options: AnswerOptions
+    ) -> AsyncGenerator[StreamEvent, None]:
+        if any(message.media for message in messages):
+            raise EndpointError("it reads no pictures", status=400)
+        async for event in super().answer(messages, options):
+            yield event
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@on_a_loop
+async def test_a_picture_of_an_earlier_question_blocks_no_model_that_reads_none(
+    counts: bool, tmp_path: Path
+) -> None:
+    """Answered by a model with a projector, then another one chosen: every question was refused."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    made = with_files(QuestionText(f"see @{tmp_path}/a.png"))[0]
+    talk = Conversation()
+    asked = talk.add("user", made.text)
+    talk.change(replace(asked, settings=made.settings()))
+    talk.change(replace(talk.add("assistant", "A square.", parent=asked.id), finish="stop"))
+    endpoint = Blind()
+    endpoint.counts = counts
+    async with driven(ChatApp(endpoint, first=talk)) as it:
+        await it.ask("And now?")
+        assert it.texts()[-1] == "An answer." and [m.text for m in endpoint.asked[-1][0]][1] == "A square."
+        await it.ask(f"see @{tmp_path}/a.png")
+        assert "it reads no pictures" in it.text(), "of the last question, that is said"

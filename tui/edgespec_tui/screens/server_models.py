@@ -29,7 +29,7 @@ class ServerModelsScreen(ModalScreen[str | None]):
     def __init__(self, models: Sequence[Info], *, running: str = "") -> None:
         """running: the model that answers now."""
         super().__init__()
-        self._models, self._running = sorted(models, key=lambda info: info.model.lower()), running
+        self._models, self._answers_now = sorted(models, key=lambda info: info.model.lower()), running
         self._listed: list[str] = []
 
     def compose(self) -> ComposeResult:
@@ -50,7 +50,7 @@ class ServerModelsScreen(ModalScreen[str | None]):
         shown = [info for info in self._models if query in info.model.lower()]
         self._listed = [info.model for info in shown]
         for info in shown:
-            mark = "> " if info.model == self._running else "  "
+            mark = "> " if info.model == self._answers_now else "  "
             context = f"  {info.n_ctx:,} tokens" if info.n_ctx else ""
             options.add_option(Option(Content.assemble((mark, "bold"), info.model, (context, "dim"))))
         options.highlighted = 0 if shown else None

@@ -6,12 +6,12 @@ what is the same at the beginning of two prompts is not evaluated again.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edgespec.client.attach import OnProgress
-from edgespec.errors import PromptTooLongError
+from edgespec.errors import EndpointError, PromptTooLongError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of
+from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of, without_old_media
 
 ANSWER_SHARE = 4  # at most one part in four of the context is kept free for the answer
 BYTES_PER_TOKEN = 3  # if the endpoint cannot count; few languages have more tokens than that
@@ -66,12 +66,18 @@ async def fit(
     `Endpoint.count` has it.
     With an endpoint that cannot count nothing is refused: it reports itself what is too long.
     """
-    path = conversation.path(question)
+    path, old_media = conversation.path(question), True
 
     def without(left_out: int) -> list[Message]:
-        return messages_of(path[left_out:], conversation.system)
+        told = messages_of(path[left_out:], conversation.system)
+        return told if old_media else [*(replace(one, media=(), digests=()) for one in told[:-1]), told[-1]]
 
-    whole = await endpoint.count(without(0), on_wait=on_wait)
+    try:
+        whole = await endpoint.count(without(0), on_wait=on_wait)
+    except EndpointError as error:
+        if (lighter := without_old_media(without(0), error)) is None:
+            raise
+        old_media, whole = False, await endpoint.count(lighter, on_wait=on_wait)
     if n_ctx is None:
         return Fitting(without(0), n_tokens=whole)
     starts = sorted({0, *(i for i, turn in enumerate(path) if turn.role == "user")})

@@ -13,9 +13,11 @@ from typing import Literal
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.core.values import FinishReason
+from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.endpoint.media import DIGESTS, MEDIA, texts_of
 
+REFUSED = (400, 415, 422, 500, 501)  # what servers answer to media that their model does not read
 TurnRole = Literal["user", "assistant"]
 Figure = float | int | str | None
 Runs = tuple[tuple[str, int], ...]  # who produced a text: (source, characters) one after the other
@@ -152,3 +154,14 @@ def messages_of(path: Sequence[Turn], system: str) -> list[Message]:
             media = texts_of(turn.settings, MEDIA), texts_of(turn.settings, DIGESTS)
             told.append(Message(turn.role, turn.text, *media))
     return [Message("system", system), *told] if system else told
+
+
+def without_old_media(messages: Sequence[Message], error: EdgeSpecError) -> list[Message] | None:
+    """Returns messages without the media of earlier questions, if that may be why they were refused.
+
+    A model that reads no pictures would refuse every later question of a chat in which another one did.
+    """
+    refused = isinstance(error, EndpointError) and error.status in REFUSED
+    if not refused or not any(message.media for message in messages[:-1]):
+        return None
+    return [*(replace(message, media=(), digests=()) for message in messages[:-1]), messages[-1]]

@@ -18,10 +18,10 @@ from edgespec.client.answer import AnswerOptions, Ended, Reading, Span, Streamed
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
 from edgespec_tui.endpoint.attached import COMING_BACK
-from edgespec_tui.endpoint.endpoint import Endpoint
+from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.endpoint.media import gone
 from edgespec_tui.sessions.context_fit import Fitting
-from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.sessions.conversation import Conversation, Turn, without_old_media
 from edgespec_tui.widgets.growing import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import join, part
@@ -89,19 +89,14 @@ class TurnWriter:
         drawing = asyncio.create_task(self._draw(screen))
         finish: FinishReason = "cancelled"
         try:
-            async with contextlib.aclosing(
-                self.endpoint.answer(self.fitting.messages, self.options)
-            ) as events:
-                async for event in events:
-                    if isinstance(event, Ended):
-                        self.figures.told = event
-                        finish = known_finish(event.finish)
-                    elif event.reading:
-                        self.on_reading(event.reading)
-                    else:
-                        self._take(event)
+            finish = await self._stream(self.fitting.messages)
         except EdgeSpecError as error:
-            self.error = error
+            lighter = None if self.figures.n_tokens else without_old_media(self.fitting.messages, error)
+            try:
+                finish = await self._stream(lighter) if lighter else finish
+                self.error = None if lighter else error
+            except EdgeSpecError as again:
+                self.error = again
         finally:
             drawing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -115,6 +110,20 @@ class TurnWriter:
             self.conversation.change(self.turn)
             self.keep()
             await screen.end(self.turn)
+
+    async def _stream(self, messages: Sequence[Message]) -> FinishReason:
+        """Takes an answer to messages to its end; returns how it ended."""
+        finish: FinishReason = "cancelled"
+        async with contextlib.aclosing(self.endpoint.answer(messages, self.options)) as events:
+            async for event in events:
+                if isinstance(event, Ended):
+                    self.figures.told = event
+                    finish = known_finish(event.finish)
+                elif event.reading:
+                    self.on_reading(event.reading)
+                else:
+                    self._take(event)
+        return finish
 
     def _take(self, told: StreamedRound) -> None:
         self.figures.note(told)
