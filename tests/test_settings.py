@@ -255,5 +255,5 @@ def test_what_no_parser_bears_is_told(path: Path, text: str, said: str) -> None:
 def test_of_very_many_mistakes_the_first_are_told(path: Path) -> None:
     """A wrong file of 8,000 lines took 40 s, and its complaints an hour."""
     told = complaints(path, "[chat]\n" + "".join(f"k{i} = 1\n" for i in range(1000)))
-    assert told[0] == " line 2: chat.k0 is not known: there are system, max_tokens, seed"
+    assert told[0] == " line 2: chat.k0 is not known: there are system, model, max_tokens, seed"
     assert told[-1] == ": 992 more values cannot be used" and len(told) == 9
