@@ -276,7 +276,8 @@ def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
     function = call["function"]
     arguments = function.get("arguments")
     if traits.as_text:
-        arguments = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+        text = isinstance(arguments, str)
+        arguments = arguments if text else json.dumps(arguments or {}, ensure_ascii=False)
     else:
         arguments = _as_object(arguments)
     id = str(call.get("id") or "")
