@@ -8,10 +8,10 @@ from edgespec.core.media import cells
 from edgespec.llama.medium import Medium
 
 
-def drawn(seed: int, width: int, *, causal: bool, wide: bool) -> Medium:
-    """Return a medium of some 5 to 40 cells. wide: with M-RoPE's positions, of a grid."""
+def drawn(seed: int, width: int, *, causal: bool, wide: bool, most: int = 6) -> Medium:
+    """Return a medium of some 5 to 40 cells. wide: with M-RoPE's positions, of a grid. most: of a side."""
     rng = np.random.default_rng(seed)
-    across, down = rng.integers(2, 7, 2).tolist()
+    across, down = rng.integers(2, most + 1, 2).tolist()
     n = across * down
     if wide:
         at, moves = np.arange(n), np.ones((4, n), np.int32)

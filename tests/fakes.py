@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from edgespec.core import verify
 from edgespec.core.drafters import Drafter, NoDrafter
 from edgespec.core.loop import Limits, Loop, Rows, Scorer, Want, generate
+from edgespec.core.media import cuts, is_cell
 from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.costs import Costs, unmeasured
 from edgespec.core.pace.pace import FixedLength, Pace
@@ -112,7 +113,7 @@ class TableModel(OneSequence):
             tuple(int(t) for t in tokens) if self.order is None else tuple(map(int, tokens[-self.order :]))
         )
         if state not in self._table:
-            noise = np.random.default_rng([self.seed, *state]).normal(0, self.spread, self.n_vocab)
+            noise = np.random.default_rng([self.seed, *map(abs, state)]).normal(0, self.spread, self.n_vocab)
             if self.near:
                 noise += self.near.row(tokens)[: self.n_vocab]
             full = np.concatenate([noise, np.full(self.padding, 1e4)])
@@ -137,7 +138,8 @@ class TableModel(OneSequence):
         tokens, missing = self._plan(want)
         tokens, missing = [*tokens, *tokens[-1:] * want.filling], missing + want.filling
         assert 1 <= want.rows <= len(tokens), "rows are of tokens"
-        assert all(0 <= t < self.n_vocab for t in tokens), "the model knows every token it is shown"
+        assert all(0 <= t < self.n_vocab or is_cell(t) for t in tokens), "it knows every token it is shown"
+        assert not cuts(want.tokens, len(tokens) - missing), "a medium is read whole"
         self.texts[want.seq] = tokens
         self.decoded.append(missing)
         self.evaluated += missing

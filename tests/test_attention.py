@@ -20,9 +20,11 @@ from edgespec.llama.attention import CELLS, PROMPT_ROWS, ROWS, Attention, attent
 from edgespec.llama.attention_timing import Shape, time_attention
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.model import Model
+from edgespec.llama.thread_count import Threads
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.formulas import CHUNK, score_bytes
 from edgespec_models.gguf.header import read_file
+from edgespec_models.kept_file import WEEK
 
 PLAN = [*((n, cells) for cells in CELLS for n in ROWS), (PROMPT_ROWS, CELLS[-1])]
 
@@ -121,7 +123,7 @@ def test_the_timing_is_kept_and_made_again_after_a_week_or_if_it_is_damaged(
         file.write_text(damage)
         assert attention_of(header) == WIDE
     assert len(made) == 4
-    old = file.stat().st_mtime - attention.WEEK - 1
+    old = file.stat().st_mtime - WEEK - 1
     os.utime(file, (old, old))
     assert attention_of(header) == WIDE and len(made) == 5
 
@@ -154,6 +156,24 @@ def test_without_it_the_number_of_threads_changes_no_logit(tmp_path: Path) -> No
                     rows[flash, threads] = context.score([Want(tokens)])[0][0].copy()
     assert np.array_equal(rows[False, 1], rows[False, 2])
     assert not np.array_equal(rows[True, 1], rows[True, 2]), "else nothing is shown here"
+
+
+@pytest.mark.parametrize("flash", [True, False])
+def test_the_number_of_threads_stays_within_a_text_where_digits_depend_on_it(
+    tmp_path: Path, flash: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(Threads, "choose", lambda threads, n: asked.append(n))
+    tokens = np.random.default_rng(4).integers(0, 512, 300).astype(np.int32)
+    with Model(tiny_gguf.write_llama(tmp_path / "model.gguf")) as model:
+        with Context(model, ContextSettings(n_ctx=512, threads=1, flash_attention=flash)) as context:
+            context.score([Want(tokens[:200])])
+            context.score([Want(tokens[:299])])
+            asked.clear()
+            context.score([Want(tokens)])
+            assert asked == ([] if flash else [1])
+            context.score([Want(tokens[:1])])
+            assert asked[-1] == 1, "another text begins"
 
 
 def test_a_pair_knows_what_context_costs_before_it_has_seen_any(tiny_target: Path, tiny_draft: Path) -> None:

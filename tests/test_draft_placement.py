@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.system.config import cache_folder
 from edgespec_models.fit.need import Device
+from edgespec_models.kept_file import WEEK
 
 CARD = Device("CUDA0", 7 << 30, 8 << 30, "RTX 4060")
 VERIFYING = CostTable({n: ms / 1000 for n, ms in MACHINES["GPU"].items()})
@@ -88,6 +90,20 @@ def test_a_draft_is_moved_where_it_is_worth_more(
     monkeypatch.setattr(draft_placement, "measure_costs", None)  # it is known now
     with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
         assert pair.settings.draft_gpu_layers == 0
+
+
+def test_a_place_is_chosen_anew_after_a_week(
+    with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path
+) -> None:
+    with Pair(tiny_target, tiny_draft, SETTINGS):
+        (file,) = (cache_folder() / "places").iterdir()
+        old = file.stat().st_mtime - WEEK - 1
+        os.utime(file, (old, old))
+    settings = replace(SETTINGS, n_ctx=64)
+    place = draft_placement.DraftPlacement(tiny_target, tiny_draft, settings, [CARD])
+    assert place.known() is None
+    os.utime(file)
+    assert place.known() == 0
 
 
 def test_a_draft_stays_where_moving_brings_little(

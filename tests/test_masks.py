@@ -30,7 +30,7 @@ from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.values import Draft, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.errors import GrammarError
-from edgespec.grammar.grammar import Grammar
+from edgespec.grammar.grammar import Grammar, grammar_text
 from edgespec.grammar.lark_text import lark_of
 from edgespec.grammar.matchers import REFUSED_S, REMEMBERED, Matchers
 from edgespec.sampling.masks import Masks
@@ -541,6 +541,58 @@ def test_a_grammar_may_begin_behind_a_thought(kind: str) -> None:
     ):
         assert is_text(opened, said) == behind, said
         assert is_text(free, said) == maybe, said
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        Grammar("gbnf", 'root ::= "(" root ")" | [a-z]'),
+        Grammar("lark", 'start: "(" start ")" | /[a-z]/  // } start: root'),
+        Grammar("lark", 'start: the_text\nthe_text: thought\nthought: "(" start ")" | /[a-z]/'),
+        Grammar("lark", '%llguidance {}\n%ignore / /\n?start: "(" start ")" | /[a-z]/'),
+    ],
+    ids=lambda form: form.text[:24],
+)
+def test_a_grammar_holds_behind_a_thought_though_its_root_comes_again(form: Grammar) -> None:
+    """The root led back to the rule for thoughts, behind which anything was allowed, and no end."""
+    for behind, opening in (("</think>", ""), ("</think>", "<think>")):
+        grammar = replace(form, behind=behind, opening=opening)
+        for said, right in (
+            (b"((a))", True),
+            (b"b", True),
+            (b"(%%%", False),
+            (b"((a)", False),
+            (b"()", False),
+        ):
+            assert is_text(grammar, opening.encode() + b"hm</think>" + said) == right, said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'root ::= start\nstart ::= "yes" | "no"',
+        'start ::= "no"\nroot ::= start | "yes" # start: root',
+        'root ::= "yes" | "no"\n  start : ::= "x"'.replace("  start : ", "start"),
+        '?start: "yes" | "no"',
+        'start\t: "yes" | "no"',
+        '!start: "yes" | "no"',
+        '// root ::= "x"\nstart: answer\nanswer: "yes" | "no"',
+        'root: "yes" | "no"\nstart: root',
+    ],
+)
+def test_gbnf_and_lark_are_told_apart_by_trying_them(text: str) -> None:
+    """A rule of GBNF that was named start made it Lark, and `?start:` or a tab made Lark GBNF."""
+    for said, right in ((b"yes", True), (b"no", True), (b"ye", False), (b"x", False)):
+        assert is_text(grammar_text(text), said) == right, said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("root ::= x", "'x' is not defined"), ("start: nobody", "nobody"), ("a b c", "::= is expected")],
+)
+def test_what_is_wrong_with_a_grammar_is_said_in_its_own_format(text: str, words: str) -> None:
+    with pytest.raises(GrammarError, match=words):
+        matchers.compile(grammar_text(text))
 
 
 def test_a_form_leaves_a_model_the_thought_that_its_prompt_opened() -> None:

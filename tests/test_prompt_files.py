@@ -28,8 +28,10 @@ from edgespec.engine import prompt_files
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.engine.prompt_files import PIECE, PromptFiles
-from edgespec.engine.state_file import StateFile, read_head, read_state
+from edgespec.engine.slot_actions import read_slot
+from edgespec.engine.state_file import NotAStateError, StateFile, read_head, read_state, write_state
 from edgespec.engine.state_keys import state_keys
+from edgespec.errors import SettingError
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.saved import Saved
 from edgespec.pairs.settings import PairSettings
@@ -73,6 +75,7 @@ def program(folder: Path, opened: list[PromptFiles], *, most: int = 10**8, slots
         setattr(pair, name, context)
         pair.contexts[name] = context  # type: ignore[index]
     opened.append(PromptFiles(folder, most, ROOTS))  # type: ignore[arg-type]
+    opened[-1].wait(10.0)
     return Engine(pair, slots=slots, files=opened[-1])
 
 
@@ -185,7 +188,7 @@ def test_of_a_text_with_a_picture_only_what_is_before_it_is_kept(
     target.texts[0] = [*text(1, 700).tolist(), -5, -5, *text(2, 300).tolist()]
     ended(engine, opened)
     kept = [read_head(path) for path in states(tmp_path)]
-    assert sorted(len(one.saved.tokens) // 4 for one in kept if one) == [700 - PIECE, PIECE]
+    assert sorted(len(one.saved.tokens) // 4 for one in kept) == [700 - PIECE, PIECE]
 
 
 def test_another_key_finds_nothing(tmp_path: Path, opened: list[PromptFiles]) -> None:
@@ -193,6 +196,7 @@ def test_another_key_finds_nothing(tmp_path: Path, opened: list[PromptFiles]) ->
     answered(engine, text(1, 600))
     ended(engine, opened)
     opened.append(PromptFiles(tmp_path, 10**8, {"target": b"o" * 32}))
+    opened[-1].wait(10.0)
     assert opened[-1].find(more(text(1, 600)).tobytes(), 1).wanted == {"target": []}
 
 
@@ -221,7 +225,7 @@ def test_who_waits_for_the_disk_holds_up_nobody(
     ended(engine, opened)
     go_on = threading.Event()
 
-    def slow(file: StateFile) -> Saved | None:
+    def slow(file: StateFile) -> Saved:
         assert go_on.wait(10)
         return read_state(file)
 
@@ -238,6 +242,81 @@ def test_who_waits_for_the_disk_holds_up_nobody(
                 seen.append(f"{one.id} ended")
                 go_on.set()
     assert seen == ["goes on from 0", "goes on ended", "waits from 1200", "waits ended"]
+
+
+def test_a_folder_that_takes_long_to_look_through_holds_up_nobody(
+    tmp_path: Path, opened: list[PromptFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request that waited held up the engine for 2 s, and so did a pipe in the folder, for ever."""
+    engine = program(tmp_path, opened)
+    answered(engine, text(1, 600))
+    ended(engine, opened)
+    if os.name == "posix":
+        os.mkfifo(tmp_path / ("0" * 64 + ".state"))
+    go_on, look = threading.Event(), PromptFiles._look
+
+    def slow(files: PromptFiles) -> None:
+        assert go_on.wait(10)
+        look(files)
+
+    monkeypatch.setattr(PromptFiles, "_look", slow)
+    monkeypatch.setattr(prompt_files, "KNOWN_S", 100.0)
+    monkeypatch.setattr(PromptFiles, "wait", lambda self, seconds: self._known.wait(min(seconds, 0.02)))
+    engine = program(tmp_path, opened)
+    engine.submit("fresh", text(2), replace(REQUEST, fresh=True))
+    engine.submit("waits", more(text(1, 600)), REQUEST)
+    seen: list[str] = []
+    while not engine.idle:
+        for one in engine.step():
+            if isinstance(one, Started):
+                seen.append(f"{one.id} from {one.cached_tokens}")
+            if isinstance(one, Emitted) and one.round.finish == "length":
+                go_on.set()
+    assert seen == ["fresh from 0", "waits from 600"] and len(states(tmp_path)) >= 2
+
+
+def test_a_disk_that_hangs_is_not_waited_for(
+    tmp_path: Path, opened: list[PromptFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = program(tmp_path, opened)
+    answered(engine, text(1, 600))
+    ended(engine, opened)
+    monkeypatch.setattr(prompt_files, "FETCH_S", 0.1)
+    engine = program(tmp_path, opened)
+    monkeypatch.setattr(opened[-1], "read", lambda fetch: None)
+    assert answered(engine, more(text(1, 600))) == [0]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no pipes of this kind")
+def test_no_flipped_bit_and_no_pipe_is_read_as_a_state(tmp_path: Path) -> None:
+    """A slot's file with another token than the state's was restored: the checksum was the state's alone."""
+    path, rng = tmp_path / "slot", np.random.default_rng(4)
+    saved = Saved(
+        text(1, 30).tobytes(), rng.integers(0, 256, 200).astype(np.uint8), 3, np.ones(4, np.float32), b"draft"
+    )
+    written = write_state(path, ROOTS["target"], 0, saved)
+    found = read_state(read_head(path), copied=True)
+    assert (found.tokens, found.least, found.written) == (saved.tokens, 3, b"draft")
+    assert found.row is not None and (found.row == 1).all() and (found.state == saved.state).all()
+    sound = path.read_bytes()
+    assert len(sound) == written.size
+    for at in range(len(sound)):
+        path.write_bytes(sound[:at] + bytes([sound[at] ^ 1 << int(rng.integers(8))]) + sound[at + 1 :])
+        with pytest.raises(SettingError, match=r"^slot cannot be restored: "):
+            read_slot(path, ROOTS["target"])
+        for copied in (False, True):
+            with pytest.raises(NotAStateError):
+                kept = read_head(path)
+                if kept.parent != ROOTS["target"]:
+                    raise NotAStateError("nobody asks for it")
+                read_state(kept, copied=copied)
+    for end in range(len(sound)):
+        path.write_bytes(sound[:end])
+        with pytest.raises(SettingError, match=r"^slot cannot be restored: "):
+            read_slot(path, ROOTS["target"])
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NotAStateError):
+        read_head(tmp_path / "pipe")
 
 
 def test_a_full_disk_stops_no_answer(
@@ -315,6 +394,7 @@ def write_down(folder: Path, kind: str) -> None:
     """Reads the preamble and writes its states."""
     with Pair(folder / f"{kind}.gguf", None, HOW) as pair:
         files = PromptFiles(folder / "prompts", 10**9, state_keys(pair.contexts))
+        files.wait(10.0)
         engine = Engine(pair, slots=2, files=files)
         asked(engine, PREAMBLE)
         while engine.write_down():

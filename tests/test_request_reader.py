@@ -26,7 +26,7 @@ from edgespec.engine.messages import (
     packed,
 )
 from edgespec.engine.outbox import Outbox
-from edgespec.engine.request_reader import QUICK, THREADS, RequestReader
+from edgespec.engine.request_reader import QUICK, THREADS, Ready, RequestReader
 from edgespec.errors import GivenUpError
 from edgespec.llama.cuts import Cuts
 from edgespec.system.limited_child import GIVEN_UP
@@ -189,3 +189,32 @@ def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[RequestReader
     until(lambda: len(heard.said) == 2)
     assert heard.said[1].kind == "setting" and "4,194,304 are read at once" in heard.said[1].message
     assert packed(heard.said[1])
+
+
+@pytest.mark.parametrize("left", ["waiting", "preparing again", "never"])
+def test_who_has_left_is_not_answered_though_its_grammar_was_evicted(
+    left: str, at_work: tuple[RequestReader, Target, Heard]
+) -> None:
+    """It was prepared anew after its `Cancel` had been seen, and generated to its end for nobody."""
+    reader, target, _ = at_work
+    target.go.set()
+    known, message = {"it": True}, submit("text")
+    reader.pair = cast(
+        Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda _: known.update(it=True),
+                             is_prepared=lambda _: known["it"])
+    )  # fmt: skip
+    reader._take(message)
+    assert isinstance(reader.items.get(timeout=10), Ready)
+    known["it"] = False  # others' grammars have pushed it out
+    if left == "waiting":
+        reader._take(Cancel("a"))
+    assert not reader.takes(message)
+    if left == "preparing again":
+        reader._take(Cancel("a"))
+    until(lambda: not reader.busy)
+    found = []
+    while not reader.items.empty():
+        found.append(reader.items.get())
+    ready = [item.message for item in found if isinstance(item, Ready)]
+    assert [reader.takes(message) for message in ready].count(True) == (left == "never")
+    assert reader.idle

@@ -44,7 +44,7 @@ class FakeEngine:
 
 def worker() -> tuple[Worker, FakeEngine, io.BytesIO]:
     out, engine = io.BytesIO(), FakeEngine()
-    reader = SimpleNamespace(is_prepared=lambda message: True, items=queue.SimpleQueue())
+    reader = SimpleNamespace(takes=lambda message: True, items=queue.SimpleQueue())
     return Worker(PAIR, cast(Any, engine), cast(RequestReader, reader), Outbox(cast(Any, out))), engine, out
 
 

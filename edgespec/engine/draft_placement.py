@@ -26,7 +26,7 @@ from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
 from edgespec_models.fit.need import Device
 from edgespec_models.gguf.translation import Translation
-from edgespec_models.kept_file import write_whole
+from edgespec_models.kept_file import is_recent, write_whole
 
 CLEARLY = 1.03  # gain that a move has to bring: less is noise
 
@@ -49,11 +49,11 @@ class DraftPlacement:
             self._file = cache_folder() / "places" / f"{digest}.json"
 
     def known(self) -> int | None:
-        """Returns the draft's layers on the card (-1: all) as chosen before; None if never."""
+        """Returns the draft's layers on the card (-1: all) as chosen within a week; None if they were not."""
         if self.open:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 layers = json.loads(self._file.read_text(encoding="utf-8"))["draft_gpu_layers"]
-                return layers if layers in (0, -1) else None
+                return layers if layers in (0, -1) and is_recent(self._file) else None
         return None
 
     def choose(

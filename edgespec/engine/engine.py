@@ -44,12 +44,13 @@ from edgespec.engine.prompt_files import PromptFiles
 from edgespec.engine.prompt_reader import PromptReader
 from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.engine.step import Step
-from edgespec.errors import NoRoomError, QueueFullError, SettingError
+from edgespec.errors import EngineError, NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore, Saved
 from edgespec.pairs.adapters import Scales
 
 AHEAD = LONGEST_DRAFT + 1  # tokens for which a new request should find room, beyond its own
 DISK_S = 0.02  # how long an idle engine waits for the disk at once
+STUCK = 64  # steps in a row in which nothing happens
 CHUNK = 512  # most tokens of a prompt that are read at once, as in a context
 
 
@@ -135,6 +136,7 @@ class Engine:
         self._trust = defaultdict[int, Trust](Trust)  # in free offers, by the number of streams
         self._keeps_cells: bool | None = None
         self._submitted = self._steps = 0
+        self._still = 0  # steps in a row in which nothing happened
         self.in_slots = 0  # requests that had a slot in the last step
 
     @property
@@ -168,6 +170,25 @@ class Engine:
     def step(self) -> list[EngineEvent]:
         """Does one step, and returns what happened in it."""
         events, self._pending = self._pending, []
+        before = self._evaluated()
+        self._step(events)
+        self._still = 0 if events or self._evaluated() != before or not self._running() else self._still + 1
+        if self._still == STUCK:
+            self._still = 0
+            self._end_stuck(events)
+        return events
+
+    def _evaluated(self) -> int:
+        return sum(context.evaluated for context in self._contexts.values())
+
+    def _end_stuck(self, events: list[EngineEvent]) -> None:
+        """Ends the request that has waited longest in its slot, or such steps would go on for ever."""
+        stuck = min((slot.request for slot in self._running()), key=lambda running: running.served)
+        sentence = f"nothing was evaluated in {STUCK} steps: a fault of EdgeSpec's own; ask again"
+        events.append(Failed(stuck.id, EngineError(sentence)))
+        self._leave(stuck)
+
+    def _step(self, events: list[EngineEvent]) -> None:
         self._steps += 1
         if self._queue:
             self._admit(events)
@@ -183,11 +204,13 @@ class Engine:
         joining: list[tuple[Slot, Want]] = []
         if reading and (chunk := self._reader.next_chunk(running, joining)):
             self._show(*chunk, events)
-            return events
+            return
         left = self._reader.end_pause(sum(target.missing(slot.want()) for slot in reading))
         ready = [slot for slot in running if not slot.request.reading]
-        ready = self._fitting(ready, len(running) + sum(target.missing(want) for _, want in joining))
+        ready = self._fitting(ready, sum(target.missing(want) for _, want in joining))
         if ready:
+            for slot in [*ready, *(slot for slot, _ in joining)]:
+                slot.request.served = self._steps
             trust = self._trust[1 << (len(ready) - 1).bit_length()]
             step = Step(ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._scorers)
             step.speculate(self._pair.n_rows, left, joining)
@@ -195,7 +218,6 @@ class Engine:
                 self._reader.note(*step.verified)
             self._tell_reading(step, joining, events)
             self._tell(step, events)
-        return events
 
     def _keep_cells(self, on: bool) -> None:
         """on: several sequences are written in turn."""
@@ -299,16 +321,27 @@ class Engine:
         return not others or wanted <= self._pair.cells
 
     def _fitting(self, ready: list[Slot], rows: int) -> list[Slot]:
-        """Returns who takes part in the next evaluation: all whose drawn guesses fit beside `rows`."""
+        """Returns who takes part in the next evaluation, beside `rows`: as many as fit, at least one.
+
+        Where not all do, who has waited longest goes first.
+        """
         if len(ready) < 2:
             return ready
+        wanted = {slot: self._rows_of(slot) for slot in ready}
+        if rows + sum(wanted.values()) <= self._pair.n_rows:
+            return ready
         fitting: list[Slot] = []
-        for slot in ready:
-            drawn = slot.request.drawn
-            if rows + drawn <= self._pair.n_rows:
-                rows += drawn
+        for slot in sorted(ready, key=lambda slot: slot.request.served):
+            if not fitting or rows + wanted[slot] <= self._pair.n_rows:
+                rows += wanted[slot]
                 fitting.append(slot)
-        return fitting
+        return [slot for slot in ready if slot in fitting]
+
+    def _rows_of(self, slot: Slot) -> int:
+        """Returns how many tokens the target evaluates for a slot at least."""
+        if slot.request.first:  # the end of its prompt
+            return max(1, self._contexts["target"].missing(slot.want()))
+        return 1 + slot.request.drawn
 
     def _leave(self, running: Running) -> None:
         """Takes a request out of slot or queue; the slot keeps its tokens."""
@@ -329,6 +362,7 @@ class Engine:
         """Has the target read a chunk of a prompt, by itself."""
         step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
         n, began = self._contexts["target"].missing(want), self._clock()
+        slot.request.served = self._steps
         step.read(slot, want)
         self._reader.note(n, self._clock() - began)
         self._tell_reading(step, [(slot, want)], events)

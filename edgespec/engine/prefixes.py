@@ -170,28 +170,35 @@ class Prefixes:
         if self._files is None or running.adapters != self._own:
             return False
         if running.fetch is None:
+            if self._files.looking:
+                return True
             prompt, tokens = running.ask.tokens, running.ask.tokens.tobytes()
             slots = [slot for slot in self._slots if slot.adapters == self._own]
             held = [0, *(self._spared("target", slot, prompt) for slot in slots)]
             held += [self.store.best(tokens)[1]] if self.store else []
             fetch = self._files.find(tokens, max(held) + WORTH_MOVING)
             if not fetch.done.is_set():
-                if self._fetch and not self._fetch.done.is_set():
+                if self._fetch and self._fetch.waits:
                     return True
                 self._files.read(fetch)
                 self._fetch = fetch
             running.fetch = fetch
+        if not (running.fetch.done.is_set() or running.fetch.waits):  # it is read again
+            running.fetch = Fetch({})
+            running.fetch.done.set()
         return not running.fetch.done.is_set()
 
     def wait(self, seconds: float) -> None:
         """Waits until the disk is read, at most so long."""
-        if self._fetch:
+        if self._files and self._files.looking:
+            self._files.wait(seconds)
+        elif self._fetch:
             self._fetch.done.wait(seconds)
 
     def write_some(self) -> bool:
         """Has the next piece of an idle text written to disk; False if all are there."""
         files = self._files
-        for slot in self._slots if files else ():
+        for slot in self._slots if files and not files.looking else ():
             if not files or slot.running or not slot.holds or self._written.get(slot.seq) == slot.used:
                 continue
             if slot.adapters != self._own:

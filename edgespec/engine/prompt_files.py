@@ -19,14 +19,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.core.values import ModelName
-from edgespec.engine.state_file import ENDING, StateFile, key_of, read_head, read_state, write_state
+from edgespec.engine.state_file import NotAStateError, StateFile, key_of, read_head, read_state, write_state
 from edgespec.llama.saved import Saved
 from edgespec_models.kept_file import PART, remove_left
 
+ENDING = ".state"
 PIECE = 512  # tokens: a copy of so many takes the engine some hundredths of a second
 LEAST = 64  # tokens: fewer are not worth a file
 AHEAD = 2  # copies that may wait to be written
 KNOWN_S = 2.0  # how long the first request may wait until all files are known
+FETCH_S = 10.0  # how long a request may wait for its files: a disk that hangs is not waited for
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +38,12 @@ class Fetch:
     wanted: Mapping[ModelName, Sequence[StateFile]]
     found: dict[ModelName, list[Saved]] = field(default_factory=dict)
     done: threading.Event = field(default_factory=threading.Event)
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def waits(self) -> bool:
+        """Returns whether it is worth waiting for."""
+        return not self.done.is_set() and time.monotonic() - self.since < FETCH_S
 
     def useful(self, tokens: bytes) -> int:
         """Returns how many tokens of a prompt the target need not evaluate."""
@@ -67,7 +75,7 @@ class PromptFiles:
         self._behind: dict[bytes, list[StateFile]] = defaultdict(list)  # by the key of what is before
         self._writing, self._refused = set[bytes](), set[bytes]()  # keys
         self._jobs: queue.SimpleQueue[_Writing | Fetch | None] = queue.SimpleQueue()
-        self._known = threading.Event()
+        self._known, self._began = threading.Event(), time.monotonic()
         self._thread = threading.Thread(target=self._work, daemon=True)
         self._thread.start()
 
@@ -78,12 +86,20 @@ class PromptFiles:
         """Returns whether nothing more can be handed over now."""
         return len(self._writing) >= AHEAD
 
+    @property
+    def looking(self) -> bool:
+        """Returns whether it is worth waiting until all files are known."""
+        return not self._known.is_set() and time.monotonic() - self._began < KNOWN_S
+
+    def wait(self, seconds: float) -> None:
+        """Waits until all files are known, at most so long."""
+        self._known.wait(seconds)
+
     def unwritten(self, root: bytes, tokens: bytes, *, parted: bool) -> tuple[bytes, int, int] | None:
         """Returns the first piece of a text that is not kept: (key before it, start, end); None without one.
 
         parted: it can be kept in pieces.
         """
-        self._known.wait(KNOWN_S)
         with self._lock:
             n, parent = len(tokens) // 4, root
             for start in range(0, n, PIECE) if parted else (0,):
@@ -109,7 +125,6 @@ class PromptFiles:
 
     def find(self, tokens: bytes, least: int) -> Fetch:
         """Returns what may be read for a prompt; nothing, and done, if it spares too few tokens."""
-        self._known.wait(KNOWN_S)
         with self._lock:
             wanted = {name: list(self._chain(root, tokens)) for name, root in self.roots.items()}
         fetch, target = Fetch(wanted), [file.saved for file in wanted["target"]]
@@ -170,7 +185,12 @@ class PromptFiles:
 
     def _take(self, path: Path) -> None:
         with suppress(OSError):
-            if found := read_head(path):
+            try:
+                found = read_head(path)
+            except NotAStateError:
+                path.unlink()
+                return
+            if path.name == found.key.hex() + ENDING:
                 self._add(found)
             else:
                 path.unlink()
@@ -188,7 +208,8 @@ class PromptFiles:
             file.path.unlink()
 
     def _write(self, job: _Writing) -> None:
-        new = write_state(self._folder, job.parent, job.before, job.saved)
+        path = self._folder / (job.key.hex() + ENDING)
+        new = write_state(path, job.parent, job.before, job.saved)
         for old in list(self._behind.get(job.parent, ())):
             if new.saved.serves(old.saved.tokens) and old.key != new.key:
                 self._drop(old)
@@ -226,13 +247,11 @@ class PromptFiles:
         for name, files in job.wanted.items():
             found = job.found[name] = list[Saved]()
             for file in files:
-                saved = None
-                with suppress(OSError, MemoryError, ValueError):
-                    saved = read_state(file)
-                if saved is None:
+                try:
+                    found.append(read_state(file))
+                except (NotAStateError, OSError, MemoryError, ValueError):
                     self._drop(file)
                     break
-                found.append(saved)
             self._used(files[len(found) - 1] if found else None)
 
 

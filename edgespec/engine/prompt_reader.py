@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from edgespec.core.loop import Want
-from edgespec.core.media import whole_after
+from edgespec.core.media import whole_after, whole_before
 from edgespec.core.pace.costs import Costs
 from edgespec.engine.prefixes import chunk_of
 from edgespec.engine.slots import Cache, Slot
@@ -43,7 +43,8 @@ class PromptReader:
 
         The prompt that is read soonest comes first, while nobody loses patience. A short last chunk joins
         the evaluation of all, which then comes before what follows it. If not even a tile can be read
-        in a pause, parts of prompts join it too: they are added to `joining`.
+        in a pause, parts of prompts join it too: they are added to `joining`. A medium joins none that has
+        no room for all of it: it is read by itself, once between two rounds.
         """
         lags = {slot: self._target.missing(slot.want()) for slot in running if slot.request.reading}
         alone = len(lags) == len(running)  # nobody waits for more of an answer
@@ -52,23 +53,38 @@ class PromptReader:
         if alone:
             self._used = 0
         else:
-            room = min(room, self._left)
+            drawn = max(slot.request.drawn for slot in running if slot not in lags)
+            room = min(room - drawn, self._left)
         for slot in sorted(lags, key=lambda slot: self._latest(slot, lags[slot])):
             want, lag = slot.want(), lags[slot]
             if lag <= room + 1:
                 room -= lag - 1
                 slot.request.reading, due = False, True
             elif slow and room > 0:
-                joining.append((slot, self._beginning(slot, want, lag, room)))
-                room = 0
+                if part := self._before_media(want, lag, room):
+                    joining.append((slot, self._beginning(slot, want, lag, part)))
+                    room = 0
+                elif not (due or joining or self._used):
+                    return slot, self._by_itself(slot, want, lag, 1)
             elif not (due or slow):
                 size = chunk_of(lag, self._chunk)
-                if not alone:
-                    if size > self._left:
-                        size = self._left // TILE * TILE
-                    self._used += size
-                return (slot, self._beginning(slot, want, lag, size)) if size else None
+                if alone:
+                    return slot, self._beginning(slot, want, lag, size)
+                if size > self._left:
+                    size = self._left // TILE * TILE
+                return (slot, self._by_itself(slot, want, lag, size)) if size else None
         return None
+
+    def _before_media(self, want: Want, lag: int, room: int) -> int:
+        """Returns how many tokens of the `lag` that are still to be read fit into `room`, no medium cut."""
+        begin = want.tokens.size + len(want.tail) - lag
+        return max(0, whole_before(want.tokens, begin + room) - begin)
+
+    def _by_itself(self, slot: Slot, want: Want, lag: int, size: int) -> Want:
+        """Returns a want for a part that is read while others wait, and counts its tokens."""
+        part = self._beginning(slot, want, lag, size)
+        self._used += part.tokens.size + len(part.tail) - (want.tokens.size + len(want.tail) - lag)
+        return part
 
     def _latest(self, slot: Slot, lag: int) -> tuple[float, int]:
         """Returns when a prompt should be read at the latest, and its number."""

@@ -89,7 +89,8 @@ class RequestReader:
         self.items: queue.SimpleQueue[Ready | Cancel | SlotAction | SlotRead | None] = queue.SimpleQueue()
         threading.stack_size(STACK)
         self._lock = threading.Lock()
-        self._preparing: dict[str, threading.Event] = {}  # what to set if it is given up
+        # of what is prepared, or ready and not taken: what to set if it is given up
+        self._preparing: dict[str, threading.Event] = {}
         self._heavy: deque[Heavy] = deque()  # wait for a thread
         self._known_cuts: dict[bool, Cuts] = {}
         self._at_work: list[Heavy] = []  # what the threads prepare, given up or not
@@ -98,7 +99,7 @@ class RequestReader:
 
     @property
     def idle(self) -> bool:
-        """True if nothing is being prepared."""
+        """True if nothing is being prepared, or waits to be taken."""
         return not self._preparing
 
     @property
@@ -120,12 +121,30 @@ class RequestReader:
         if full:
             sentence = f"{self._most} requests are already being prepared: try again later"
             self._outbox.send(Refused(message.id, "queue_full", sentence))
-        elif self._is_quick(message):
+        else:
+            self._begin(message)
+
+    def _begin(self, message: Heavy) -> None:
+        if self._is_quick(message):
             self._make_ready(message)
         else:
             with self._lock:
                 self._heavy.append(message)
             self._start_heavy()
+
+    def takes(self, message: Submit) -> bool:
+        """Returns whether the engine may take a request that is ready.
+
+        Not if it was given up since, or lacks what others' requests have pushed out: it is prepared again.
+        """
+        prepared = self.is_prepared(message)
+        with self._lock:
+            if prepared:
+                return self._preparing.pop(message.id, None) is not None
+            wanted = message.id in self._preparing
+        if wanted:
+            self._begin(message)
+        return False
 
     def _start_heavy(self) -> None:
         """Starts what waits for a thread, if there is room; drops what was given up."""
@@ -212,8 +231,10 @@ class RequestReader:
             traceback.print_exc()
             made = refused(message.id, error)
         with self._lock:
-            wanted = self._preparing.pop(message.id, None) is not None
-            if wanted and isinstance(made, Ready):
+            wanted = message.id in self._preparing
+            if not isinstance(made, Ready):
+                self._preparing.pop(message.id, None)
+            elif wanted:
                 self.items.put(made)  # under the lock: a `Cancel` comes before or after it, and is seen
         if wanted and not isinstance(made, Ready):
             self._outbox.send(made)

@@ -1,32 +1,20 @@
 """What clients of llama-server ask for a slot: its text saved to a file, restored from one, or forgotten.
 
-The file is one of llama.cpp's own (a sequence's tokens and state), and at its end it says which model,
-settings and build it belongs to, with a checksum. Files are read and written beside the engine, which copies
-a state when the slot is free.
+Files (`state_file.py`) are read and written beside the engine, which copies a state when the slot is free.
 """
 
-import struct
 import threading
 import time
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-
-import numpy as np
 
 from edgespec.engine.engine import Engine
 from edgespec.engine.messages import Refused, SlotAction, SlotDone
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.request_reader import SlotRead
+from edgespec.engine.state_file import NotAStateError, read_head, read_state, write_state
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.llama.saved import Saved
-from edgespec_models.kept_file import replacing
-
-_HEAD = struct.Struct("<III")  # llama.cpp's magic, its version, words of tokens
-_MAGIC, _VERSION = 0x67677371, 3  # LLAMA_STATE_SEQ_MAGIC, LLAMA_STATE_SEQ_VERSION
-_PACKED = struct.Struct("<iII")  # before tokens, in llama-server's files: no token, version, tokens
-_END = struct.Struct("<8s32sI")  # ours, the key of the model, checksum of the state
-_OURS = b"EDGESLOT"
 
 
 class SlotActions:
@@ -72,8 +60,8 @@ class SlotActions:
         self._outbox.send(SlotDone(action.id, n, read.n_bytes if read else 0, time.monotonic() - began))
 
     def _write(self, action: SlotAction, saved: Saved, began: float) -> None:
-        size = write_slot(Path(action.path), saved, self._key())
-        self._outbox.send(SlotDone(action.id, len(saved.tokens) // 4, size, time.monotonic() - began))
+        file = write_state(Path(action.path), self._key(), 0, saved)
+        self._outbox.send(SlotDone(action.id, len(saved.tokens) // 4, file.size, time.monotonic() - began))
 
     def _beside(self, action: SlotAction, work: Callable[[], None]) -> None:
         """Works in another thread; what fails refuses the action."""
@@ -91,39 +79,15 @@ class SlotActions:
         threading.Thread(target=careful, daemon=True).start()
 
 
-def write_slot(path: Path, saved: Saved, key: bytes) -> int:
-    """Writes a slot's file, whole or not at all; returns its size. Raises OSError."""
-    n = len(saved.tokens) // 4
-    tokens = _PACKED.pack(-1, 1, n) + saved.tokens + bytes(4)  # no pictures
-    with replacing(path, private=True, sync=False) as aside, aside.open("wb") as file:
-        file.write(_HEAD.pack(_MAGIC, _VERSION, len(tokens) // 4) + tokens)
-        file.write(saved.state.data)
-        file.write(_END.pack(_OURS, key, zlib.crc32(saved.state.data)))
-        return file.tell()
-
-
 def read_slot(path: Path, key: bytes) -> tuple[Saved, int]:
     """Returns what is in a slot's file, and its size. Raises SettingError for a wrong one, and OSError."""
-
-    def wrong(why: str) -> SettingError:
-        return SettingError(f"{path.name} cannot be restored: {why}")
-
-    if not path.is_file():
-        raise wrong("there is no such file")
-    data = np.fromfile(path, np.uint8)
-    if data.size < _HEAD.size + _END.size:
-        raise wrong("it is no slot's file")
-    magic, version, n_words = _HEAD.unpack(data[: _HEAD.size].tobytes())
-    ours, of, checksum = _END.unpack(data[-_END.size :].tobytes())
-    start = _HEAD.size + 4 * n_words
-    if (magic, version, ours) != (_MAGIC, _VERSION, _OURS) or start > data.size - _END.size:
-        raise wrong("it is not one that EdgeSpec has saved")
-    if of != key:
-        raise wrong("it was saved with another model, other settings or another build of llama.cpp")
-    state = data[start : -_END.size]
-    if zlib.crc32(state.data) != checksum:
-        raise wrong("it is damaged")
-    words = data[_HEAD.size : start].tobytes()
-    if words[:4] == b"\xff" * 4:  # as llama-server packs them; else tokens alone
-        words = words[_PACKED.size :][: 4 * _PACKED.unpack_from(words)[2]]
-    return Saved(words, state, 0), data.size
+    why = "there is no such file"
+    if path.is_file():
+        try:
+            kept = read_head(path)
+            if kept.parent == key and kept.before == 0:
+                return read_state(kept, copied=True), kept.size
+            why = "it was saved with another model, other settings or another build of llama.cpp"
+        except NotAStateError as error:
+            why = str(error)
+    raise SettingError(f"{path.name} cannot be restored: {why}")

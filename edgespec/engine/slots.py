@@ -97,6 +97,7 @@ class Running:
     since: float  # when it came, by the engine's clock
     reading: bool = True  # the target lacks more than one evaluation beside others may hold
     first: bool = True  # no round has ended since it got its slot
+    served: int = 0  # the step in which it took part in an evaluation last
     told: bool = False  # its start has been reported
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all
@@ -112,16 +113,6 @@ class Running:
     def drawn(self) -> int:
         """Guesses that were drawn and wait for the target: they may not be withdrawn."""
         return 0 if self.ask.model == "draft" or self.ask.reach else len(self.ask.tail)
-
-    def go_on(self) -> bool:
-        """Continues from a round to the next ask; False if there is none."""
-        try:
-            item = self.stream.loop.send(None)
-        except StopIteration:
-            return False
-        assert isinstance(item, Ask)
-        self.ask = item
-        return True
 
 
 @dataclass(slots=True, eq=False)

@@ -1,28 +1,42 @@
 """A file with the saved state of a text, or a piece of one: written whole, and checked before it is used.
 
-A file's name is its key: a hash of all tokens up to its end, and of what the state depends on (the root). So
-a key says everything about a state, and equal beginnings of texts have equal keys.
+It begins as llama.cpp's own file of a sequence does (tokens and state), so llama-server can read a slot's;
+behind that it says what the state depends on, with checksums of all. A kept prompt's file is named by its
+key: a hash of all tokens up to its end, and of what the state depends on (the root). So a key says everything
+about a state, and equal beginnings of texts have equal keys.
 """
 
 import hashlib
 import mmap
+import os
+import stat
 import struct
 import zlib
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
 from edgespec.llama.saved import Saved
 from edgespec_models.kept_file import replacing
 
-ENDING = ".state"
 BLOCK = 2**20  # bytes that are checked at once
-_MAGIC = b"EDGEKV01"
-# magic, parent, tokens before it, least, the state's checksum; bytes of tokens, `written`, row and state
-_HEAD = struct.Struct("<8s32sIIIIIIQ")
-_SUM = struct.Struct("<I")
+_HEAD = struct.Struct("<III")  # llama.cpp's magic, its version, words of tokens
+_MAGIC, _VERSION = 0x67677371, 3  # LLAMA_STATE_SEQ_MAGIC, LLAMA_STATE_SEQ_VERSION
+_PACKED = struct.Struct("<iII")  # before tokens, in llama-server's files: no token, version, tokens
+_FIRST = _HEAD.size + _PACKED.size  # where tokens begin
+_END = 4  # behind tokens: no pictures
+# behind the state, `written` and row: ours, bytes of these two, tokens before it, least, the checksum of
+# tokens and state, parent, the checksum of all before that: a wrong parent is another text's, or model's
+_TAIL = struct.Struct("<8sIIIII32sI")
+_SUMMED = _TAIL.size - 36
+_OURS = b"EDGEKV02"
 _NOTHING = np.empty(0, np.uint8)
+
+
+class NotAStateError(Exception):
+    """A file is no saved state, or a damaged one; says why in a clause."""
 
 
 def key_of(parent: bytes, tokens: bytes) -> bytes:
@@ -32,73 +46,100 @@ def key_of(parent: bytes, tokens: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """What the head of a file says."""
+    """What a file says beside its state."""
 
     path: Path
     parent: bytes
     before: int  # tokens
     saved: Saved  # without its state
     n_state: int  # bytes
-    checksum: int  # of the state
-    start: int  # of the state in the file
+    checksum: int  # of what llama.cpp's own file has: tokens and state
+    size: int  # bytes of the file
 
     @property
     def key(self) -> bytes:
         return key_of(self.parent, self.saved.tokens)
 
+    @property
+    def start(self) -> int:
+        """Where the state begins."""
+        return _FIRST + len(self.saved.tokens) + _END
 
-def write_state(folder: Path, parent: bytes, before: int, saved: Saved) -> StateFile:
+
+def write_state(path: Path, parent: bytes, before: int, saved: Saved) -> StateFile:
     """Writes a state whole or not at all. Raises OSError."""
     row = b"" if saved.row is None else saved.row.tobytes()
-    lengths = len(saved.tokens), len(saved.written), len(row)
-    checksum = zlib.crc32(saved.state.data)
-    head = _HEAD.pack(_MAGIC, parent, before, saved.least, checksum, *lengths, saved.state.nbytes)
-    head += saved.tokens + saved.written + row
-    head += _SUM.pack(zlib.crc32(head))
-    path = folder / (key_of(parent, saved.tokens).hex() + ENDING)
+    words = (_PACKED.size + len(saved.tokens) + _END) // 4
+    head = _HEAD.pack(_MAGIC, _VERSION, words) + _PACKED.pack(-1, 1, len(saved.tokens) // 4)
+    head += saved.tokens + bytes(_END)
+    checksum = zlib.crc32(saved.state.data, zlib.crc32(head))
+    fields = _OURS, len(saved.written), len(row), before, saved.least, checksum, parent
+    tail_sum = zlib.crc32(saved.written + row + _TAIL.pack(*fields, 0)[:_SUMMED])
+    tail = saved.written + row + _TAIL.pack(*fields, tail_sum)
     with replacing(path, private=True, sync=False) as aside, aside.open("wb", buffering=0) as file:
-        for part in (memoryview(head), saved.state.data):
+        for part in (memoryview(head), saved.state.data, memoryview(tail)):
             while part:  # one call may write less than all
                 part = part[file.write(part) :]
-    said = replace(saved, state=_NOTHING)
-    return StateFile(path, parent, before, said, saved.state.nbytes, checksum, len(head))
+    size = len(head) + saved.state.nbytes + len(tail)
+    return StateFile(path, parent, before, replace(saved, state=_NOTHING), saved.state.nbytes, checksum, size)
 
 
-def read_head(path: Path) -> StateFile | None:
-    """Returns what a file says of itself; None for what is not whole, or none of ours. Raises OSError."""
+def read_head(path: Path) -> StateFile:
+    """Returns what a file says of itself. Raises NotAStateError and OSError."""
+    if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+        raise NotAStateError("it is no slot's file")
     with path.open("rb") as file:
-        head = file.read(_HEAD.size)
-        if len(head) < _HEAD.size:
-            return None
-        magic, parent, before, least, checksum, n_tokens, n_written, n_row, n_state = _HEAD.unpack(head)
-        size = path.stat().st_size
-        start = _HEAD.size + n_tokens + n_written + n_row + _SUM.size
-        if magic != _MAGIC or size != start + n_state:
-            return None
-        rest = file.read(start - _HEAD.size)
-    texts, sum_ = rest[: -_SUM.size], rest[-_SUM.size :]
-    if len(rest) != start - _HEAD.size or _SUM.pack(zlib.crc32(head + texts)) != sum_:
-        return None
-    row = np.frombuffer(texts, np.float32, n_row // 4, n_tokens + n_written) if n_row else None
-    written = texts[n_tokens : n_tokens + n_written]
-    saved = Saved(texts[:n_tokens], _NOTHING, least, row, written)
-    found = StateFile(path, parent, before, saved, n_state, checksum, start)
-    return found if path.name == found.key.hex() + ENDING else None
+        size = os.fstat(file.fileno()).st_size
+        if size < _FIRST + _END + _TAIL.size:
+            raise NotAStateError("it is no slot's file")
+        magic, version, n_words = _HEAD.unpack(file.read(_HEAD.size))
+        no_token, _, n = _PACKED.unpack(file.read(_PACKED.size))
+        file.seek(size - _TAIL.size)
+        fields = file.read(_TAIL.size)
+        ours, n_written, n_row, before, least, checksum, parent, tail_sum = _TAIL.unpack(fields)
+        n_state = size - _FIRST - 4 * n - _END - n_written - n_row - _TAIL.size
+        right = n_words == _PACKED.size // 4 + n + _END // 4 and n_state >= 0 and n_row % 4 == 0
+        if (magic, version, no_token, ours) != (_MAGIC, _VERSION, -1, _OURS) or not right:
+            raise NotAStateError("it is not one that EdgeSpec has saved, or it is damaged")
+        file.seek(_FIRST)
+        tokens = file.read(4 * n)
+        file.seek(size - _TAIL.size - n_written - n_row)
+        texts = file.read(n_written + n_row)
+    if zlib.crc32(texts + fields[:_SUMMED]) != tail_sum:
+        raise NotAStateError("it is damaged")
+    row = np.frombuffer(texts, np.float32, n_row // 4, n_written) if n_row else None
+    saved = Saved(tokens, _NOTHING, least, row, texts[:n_written])
+    return StateFile(path, parent, before, saved, n_state, checksum, size)
 
 
-def read_state(kept: StateFile) -> Saved | None:
-    """Returns a state as the system's file cache holds it, without a copy; None if it is damaged.
+def read_state(kept: StateFile, *, copied: bool = False) -> Saved:
+    """Returns a state as the system's file cache holds it, without a copy. copied: others may write the file.
 
-    Raises OSError.
+    Raises NotAStateError and OSError.
     """
     with kept.path.open("rb", buffering=0) as file:
-        view = memoryview(bytearray(BLOCK))
-        file.seek(kept.start)
-        left, found = kept.n_state, 0
-        while left and (n := file.readinto(view[: min(left, BLOCK)])):
-            found = zlib.crc32(view[:n], found)
-            left -= n
-        if left or found != kept.checksum:
-            return None
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return replace(kept.saved, state=np.frombuffer(mapped, np.uint8, kept.n_state, kept.start))
+        head = _read(file, kept.start)
+        right = head[_FIRST : kept.start - _END] == kept.saved.tokens
+        if copied:
+            state = np.frombuffer(_read(file, kept.n_state), np.uint8)
+            found = zlib.crc32(state.data, zlib.crc32(head))
+        else:
+            found, left, view = zlib.crc32(head), kept.n_state, memoryview(bytearray(BLOCK))
+            while left and (n := file.readinto(view[: min(left, BLOCK)])):
+                found = zlib.crc32(view[:n], found)
+                left -= n
+            right = right and not left
+        if not right or found != kept.checksum:
+            raise NotAStateError("it is damaged")
+        if not copied:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            state = np.frombuffer(mapped, np.uint8, kept.n_state, kept.start)
+    return replace(kept.saved, state=state)
+
+
+def _read(file: BinaryIO, n: int) -> bytes:
+    """Returns n bytes, or fewer at the end of the file."""
+    found = bytearray()
+    while len(found) < n and (more := file.read(n - len(found))):
+        found += more
+    return bytes(found)

@@ -15,7 +15,6 @@ from edgespec.engine.active_streams import ActiveStreams
 from edgespec.engine.drafting import Drafting
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.slots import Cache, Slot
-from edgespec.errors import EdgeSpecError
 
 
 class Step:
@@ -181,10 +180,7 @@ class Step:
             if round_ is None:
                 continue
             self.rounds.append((slot, round_))
-            try:
-                slot.request.go_on()
-            except EdgeSpecError as error:
-                self._active.fail(slot, error)
+            self._active.go_on(slot)
 
     def _settle(self, batch: BatchPlan, seconds: float) -> None:
         """Charges each stream with its share of the seconds, and reports the expected gain of its round."""

@@ -127,12 +127,11 @@ class Worker:
             self._forget(item.id)
             return
         message = item.message
+        if not self._reader.takes(message):
+            return
         if self.draining:
             sentence = "the engine is stopping: try again in a moment"
             self._outbox.send(Refused(message.id, "draining", sentence))
-            return
-        if not self._reader.is_prepared(message):  # too many others came in between
-            self._reader.prepare(message)
             return
         try:
             self._engine.submit(message.id, item.tokens, message.request)

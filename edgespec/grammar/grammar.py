@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from edgespec.errors import GrammarError
 
-GrammarKind = Literal["json_schema", "gbnf", "lark", "regex"]
+GrammarKind = Literal["json_schema", "gbnf", "lark", "regex"]  # gbnf: or Lark, where it is none
 LONGEST_GRAMMAR = 256 * 1024  # characters; what takes longer to read than to answer is useless
 DEEPEST = 64  # levels of a schema: llguidance's compiler recurses
 SPELT_OUT = set("\\.+*?()|[]{}^$#&-~/\"' ")
@@ -93,9 +93,8 @@ def any_json_object() -> Grammar:
 
 
 def grammar_text(text: str) -> Grammar:
-    """Returns a grammar in llama.cpp's GBNF, or in llguidance's Lark if it is written so."""
-    lark = any(line.lstrip().startswith(("%llguidance", "start:", "start :")) for line in text.splitlines())
-    return Grammar("lark" if lark else "gbnf", text)
+    """Returns a grammar in llama.cpp's GBNF or in llguidance's Lark: whoever reads it tries both."""
+    return Grammar("gbnf", text)
 
 
 def one_of(choices: Sequence[str]) -> Grammar:

@@ -6,11 +6,14 @@ from typing import Any
 
 import llguidance
 
+from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import Grammar
 from edgespec.grammar.lark import as_lark
 
 EXACT = '%llguidance {"no_forcing": true}\n'
 WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a small model cannot get lost
+DEFINED = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # a rule of GBNF
+DEFINED_IN_LARK = re.compile(r"^[?!]?_?[a-z]\w*(\[[^\]\n]*\])?\s*:", re.MULTILINE | re.IGNORECASE)
 OPTIONS = re.compile(r"%llguidance\s*\{[^}]*\}")  # of a Lark grammar's own; ours come first
 
 
@@ -26,7 +29,7 @@ def lark_of(grammar: Grammar) -> str:
     lead = "thought THOUGHT_WS?"
     if grammar.opening:
         lead = f"({json.dumps(grammar.opening)} {lead})?"
-    return f"{EXACT}start: {lead} the_text\n{thought}" + re.sub(r"\bstart(?=\s*:)", "the_text", body, count=1)
+    return f"{EXACT}start: {lead} the_text\n{thought}the_text: %lark {{\n{body}\n}}\n"
 
 
 def _body(grammar: Grammar) -> str:
@@ -44,7 +47,15 @@ def _body(grammar: Grammar) -> str:
         return f"start: %json {json.dumps(schema)}\n"
     if grammar.kind == "regex":
         return f"start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
-    return as_lark(grammar.text) if grammar.kind == "gbnf" else OPTIONS.sub("", grammar.text)
+    lark = OPTIONS.sub("", grammar.text)
+    if grammar.kind == "lark":
+        return lark
+    try:
+        return as_lark(grammar.text)
+    except GrammarError:
+        if DEFINED.search(grammar.text) or not DEFINED_IN_LARK.search(lark):
+            raise
+        return lark
 
 
 def _without_unreadable(schema: Any) -> Any:

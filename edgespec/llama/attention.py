@@ -12,7 +12,6 @@ import contextlib
 import hashlib
 import json
 import platform
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,7 +29,7 @@ from edgespec.system.cores import threads_wanted
 from edgespec_models.fit.formulas import CHUNK, score_bytes, score_room
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import heads_in_cache
-from edgespec_models.kept_file import write_whole
+from edgespec_models.kept_file import is_recent, write_whole
 
 NEEDED = ("minimax-m3",)  # its sparse attention reads the layout of flash attention's cache
 CELLS = (512, 2048)  # tokens of context that are timed
@@ -38,9 +37,8 @@ ROWS = (1, 4, 8)  # of an evaluation
 PROMPT_ROWS = 128  # and of a prompt, at the longer context
 PROMPT = 3.0  # tokens of a prompt that are read for each token generated
 ROUND = 2.5  # tokens that a verification of four rows yields
-CLEARLY = 1.15  # by so much flash attention has to win: without it, threads do not change digits
+CLEARLY = 1.05  # by so much flash attention has to win: without it, threads do not change digits
 LEAST_CHUNK = 64
-WEEK = 7 * 24 * 3600.0
 FORMAT = 1
 Seconds = Mapping[tuple[int, int], float]  # (rows, cells) -> seconds of one layer's attention
 
@@ -164,7 +162,7 @@ def _kept(path: Path) -> Attention | None:
     """Returns an earlier measurement that is not too old; None if there is none that makes sense."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         held = json.loads(path.read_text(encoding="utf-8"))
-        if held["format"] != FORMAT or not 0 <= time.time() - path.stat().st_mtime < WEEK:
+        if held["format"] != FORMAT or not is_recent(path):
             return None
         found = Attention(
             *({(int(n), int(cells)): float(s) for n, cells, s in held[kind]} for kind in _KINDS)

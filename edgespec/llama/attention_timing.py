@@ -4,6 +4,7 @@ No model is needed: keys, values and queries are random, and only these nodes ar
 """
 
 import ctypes
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +15,7 @@ import numpy as np
 
 from edgespec.llama.ggml import libraries, local_devices
 
-F32, F16 = 0, 1  # ggml_type
+F32, F16, I64 = 0, 1, 27  # ggml_type
 ACCUMULATE_F32 = 10  # GGML_PREC_F32
 COLD = 16 << 20  # bytes of keys and values that are read in turn: a model's layers do not stay in the caches
 MOST_LAYERS = 8
@@ -93,15 +94,16 @@ def _graph(
     context = base.ggml_init(_Init(size, None, True))
     graph = base.ggml_new_graph(context)
     mask = base.ggml_new_tensor_3d(context, F16 if flash else F32, cells, rows, 1)
-    filled = [(mask, 0)]
+    inputs = [(mask, bytes(base.ggml_nbytes(mask)))]
     for _ in range(layers):
-        made, inputs = _layer(base, context, shape, rows, cells, mask, flash=flash)
-        base.ggml_build_forward_expand(graph, made)
-        filled += inputs
+        made, read = _layer(base, context, shape, rows, cells, mask, flash=flash)
+        for tensor in made:
+            base.ggml_build_forward_expand(graph, tensor)
+        inputs += read
     buffer = base.ggml_backend_alloc_ctx_tensors(context, backend)
     try:
-        for tensor, kind in filled:
-            _fill(base, tensor, None if tensor == mask else kind)
+        for tensor, data in inputs:
+            base.ggml_backend_tensor_set(tensor, data, 0, len(data))
 
         def run() -> float:
             began = time.perf_counter()
@@ -116,41 +118,49 @@ def _graph(
 
 def _layer(
     base: Any, context: Any, shape: Shape, rows: int, cells: int, mask: Any, *, flash: bool
-) -> tuple[Any, list[tuple[Any, int]]]:
-    """Returns the output of one layer's attention (`build_attn_mha` of llama-graph.cpp), and its inputs."""
+) -> tuple[list[Any], list[tuple[Any, bytes]]]:
+    """Returns what one layer's attention makes, the rows of values in the cache and its output, and what it
+    reads, with the bytes of that (`cpy_v` and `build_attn_mha` of llama.cpp).
+    """
+    read: list[tuple[Any, bytes]] = []
 
-    def new(kind: int, *sizes: int) -> Any:
-        return base.ggml_new_tensor_3d(context, kind, *sizes)
+    def new(kind: int, *sizes: int, data: bytes | None = None) -> Any:
+        tensor = base.ggml_new_tensor_3d(context, kind, *sizes)
+        read.append((tensor, data or _random(kind, math.prod(sizes))))
+        return tensor
 
     def turned(tensor: Any) -> Any:
         return base.ggml_permute(context, tensor, 0, 2, 1, 3)
 
-    q, k = new(F32, shape.key, shape.heads, rows), new(F16, shape.key, shape.kv_heads, cells)
-    inputs, scale = [(q, F32), (k, F16)], ctypes.c_float(shape.key**-0.5)
-    queries, keys = turned(q), turned(k)
+    queries = turned(new(F32, shape.key, shape.heads, rows))
+    keys = turned(new(F16, shape.key, shape.kv_heads, cells))
     transposed = not flash and not shape.in_keys  # as such a cache keeps values
     sizes = (cells, shape.value, shape.kv_heads) if transposed else (shape.value, shape.kv_heads, cells)
-    v = new(F16, *sizes)
-    inputs.append((v, F16))
+    v, made = new(F16, *sizes), []
+    if not shape.in_keys:
+        width = shape.kv_heads * shape.value
+        places = np.arange(rows)[:, None] + cells * np.arange(width if transposed else 1)
+        one = (1, rows * width) if transposed else (width, rows)
+        cache = base.ggml_reshape_2d(context, v, one[0], width * cells // one[0])
+        at = new(I64, places.size, 1, 1, data=places.astype(np.int64).tobytes())
+        made.append(base.ggml_set_rows(context, cache, new(F32, *one, 1), at))
+    scale = shape.key**-0.5
     if flash:
         out = base.ggml_flash_attn_ext(context, queries, keys, turned(v), mask, scale, 0.0, 0.0)
         base.ggml_prec_set_acc(out, ACCUMULATE_F32)
-        return out, inputs
+        return [*made, out], read
     scores = base.ggml_mul_mat(context, keys, queries)
     base.ggml_prec_set_acc(scores, ACCUMULATE_F32)
     weights = base.ggml_soft_max_ext(context, scores, mask, scale, 0.0)
     values = v if transposed else base.ggml_cont(context, base.ggml_transpose(context, turned(v)))
     mixed = base.ggml_permute(context, base.ggml_mul_mat(context, values, weights), 0, 2, 1, 3)
-    return base.ggml_cont_2d(context, mixed, shape.value * shape.heads, rows), inputs
+    return [*made, base.ggml_cont_2d(context, mixed, shape.value * shape.heads, rows)], read
 
 
-def _fill(base: Any, tensor: Any, kind: int | None) -> None:
-    """Writes random numbers, or zeros for kind None: what was never written lies on one page of memory."""
-    n_bytes = base.ggml_nbytes(tensor)
-    number = np.float32 if kind == F32 else np.float16
-    some = np.random.default_rng(1).standard_normal(1 << 15).astype(number)
-    data = bytes(n_bytes) if kind is None else np.resize(some, n_bytes // some.itemsize).tobytes()
-    base.ggml_backend_tensor_set(tensor, data, 0, n_bytes)
+def _random(kind: int, n: int) -> bytes:
+    """Returns n random numbers: what was never written would lie on one page of memory."""
+    some = np.random.default_rng(1).standard_normal(1 << 15).astype(np.float32 if kind == F32 else np.float16)
+    return np.resize(some, n).tobytes()
 
 
 class _Init(ctypes.Structure):
@@ -174,6 +184,8 @@ def _functions() -> Any:
         ("ggml_new_tensor_3d", pointer, [pointer, whole, long, long, long]),
         ("ggml_permute", pointer, [pointer, pointer, whole, whole, whole, whole]),
         ("ggml_transpose", pointer, [pointer, pointer]),
+        ("ggml_reshape_2d", pointer, [pointer, pointer, long, long]),
+        ("ggml_set_rows", pointer, [pointer, pointer, pointer, pointer]),
         ("ggml_cont", pointer, [pointer, pointer]),
         ("ggml_cont_2d", pointer, [pointer, pointer, long, long]),
         ("ggml_mul_mat", pointer, [pointer, pointer, pointer]),

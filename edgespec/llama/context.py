@@ -58,6 +58,8 @@ __all__ = ["Context", "ContextSettings"]
 
 CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
 NO_CELLS = 1  # code of llama_decode
+# cells up to which flash attention splits no row over the threads, by whose number it would round
+UNSPLIT = 256
 # llama.cpp's graphs that give the logits of a batch's first tokens, whichever are asked for
 FIRST_ROWS = ("cogvlm",)
 WRONG_BATCH = -1  # code for positions, too, that do not follow those in the cache
@@ -115,8 +117,8 @@ class Context:
         self.parts = StateParts(self, spare) if has_parts(model, settings) else None
         self._companion = sequences(model, settings) - 1 if settings.identical else None  # see `_decode`
         self._keeping = self._kept = False
-        fixed = model.on_gpu or bool(settings.flash_attention)  # which rounds by the number of threads
-        self._threads = Threads(self._handle, settings.threads, fixed=fixed)
+        self._splits = bool(settings.flash_attention) and not model.on_gpu
+        self._threads = Threads(self._handle, settings.threads, fixed=model.on_gpu)
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits there
         self.media: Mapping[int, Medium] = {}  # what may be among the tokens, by its first cell
         self._row_batch: RowBatch | None = None  # for media
@@ -212,14 +214,13 @@ class Context:
     def _staying(self, want: Want) -> int:
         """Returns how many first tokens stay.
 
-        The last of them is read again if a head wants its hidden row and that is no longer kept.
+        The last of them is read again if a head wants its hidden row and that is no longer kept; a medium
+        stays whole or not at all.
         """
         keep = _shared(self._sequences[want.seq].tokens, want)
-        if self._sequences[want.seq].media:  # a medium stays whole or not at all
-            keep = whole_before(want.tokens, keep)
         if self._hidden and keep and not self.model.has_recurrent_state:
-            return keep - (self._hidden.row(want.seq, keep - 1) is None)
-        return keep
+            keep -= self._hidden.row(want.seq, keep - 1) is None
+        return whole_before(want.tokens, keep) if self._sequences[want.seq].media else keep
 
     def _window_is_whole(self, s: int, keep: int) -> bool:
         """Returns whether all cells are there that the token after the first `keep` of a sequence sees."""
@@ -531,7 +532,8 @@ class Context:
 
     def _evaluate(self, struct: Any, parts: Sequence[_Part], n: int) -> list[Rows]:
         """Evaluates a batch of n tokens that is ready."""
-        self._threads.choose(n)
+        if not (self._splits and sum(seq.held for seq in self._sequences) > UNSPLIT):
+            self._threads.choose(n)
         complaints.clear()
         started = time.perf_counter()
         code = C.llama_decode(self._handle, struct)

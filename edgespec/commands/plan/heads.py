@@ -9,6 +9,7 @@ from pathlib import Path
 from edgespec.commands.plan.header_fit import need_of_projector, suitable
 from edgespec.errors import DownloadError, SettingError
 from edgespec.memory.at_load import memory_for_models, projector_need
+from edgespec.memory.recommended import ACCEPTED
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.settings import PairSettings
@@ -19,7 +20,6 @@ from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueError, catalogue, find
 from edgespec_models.shelf.store import EMBEDDED, StoreError
 
-ACCEPTED = {"chat": 0.6, "code": 0.75, "fim": 0.7}  # of one guess, assumed if nothing is known
 EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time (its model card)
 
 

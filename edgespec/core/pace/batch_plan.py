@@ -114,7 +114,7 @@ class BatchPlan:
         if found is None and not others and self.most > LONGEST_DRAFT:
             found = self._beside[0] = self.prices[: LONGEST_DRAFT + 2]
         elif found is None:
-            top = min(LONGEST_DRAFT + 1, self.most - others)
+            top = max(1, min(LONGEST_DRAFT + 1, self.most - others))  # its own token is never refused
             found = np.full(LONGEST_DRAFT + 2, np.inf)
             found[0] = 0.0
             found[1 : top + 1] = self.prices[others + 1 : others + top + 1]

@@ -26,11 +26,16 @@ def seconds_text(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def no_room(folder: Path, needed: int, doing: str = "written") -> str | None:
-    """Says in a clause that a folder has no room for so many bytes more; None if it has."""
+def free_bytes(folder: Path) -> int:
+    """Returns how many bytes are free where a folder is, or would be."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
-    free = shutil.disk_usage(folder).free
+    return shutil.disk_usage(folder).free
+
+
+def no_room(folder: Path, needed: int, doing: str = "written") -> str | None:
+    """Says in a clause that a folder has no room for so many bytes more; None if it has."""
+    free = free_bytes(folder)
     if not needed or needed + SPARE <= free:
         return None
     return (
