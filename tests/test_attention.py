@@ -60,7 +60,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, found: Attention | None) -> None:
 
 
 def test_it_is_off_where_a_round_is_cheaper_without() -> None:
-    assert not SMALL.flash_pays and not WIDE.flash_pays
+    assert not SMALL.flash_pays() and not WIDE.flash_pays()
 
 
 def test_it_is_on_where_a_prompt_is_read_so_much_faster_that_this_counts_for_more() -> None:
@@ -68,7 +68,14 @@ def test_it_is_on_where_a_prompt_is_read_so_much_faster_that_this_counts_for_mor
     reading = Attention(
         costing(0.1, 0.2, 0.4, 0.3, 0.6, 1.0, 4.0), costing(0.1, 0.2, 0.4, 0.3, 0.6, 1.0, 40.0)
     )
-    assert swapped.flash_pays and reading.flash_pays
+    assert swapped.flash_pays() and reading.flash_pays()
+
+
+def test_it_is_on_where_many_sequences_fill_the_cache(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It skips the cells of others, which else cost as much as those of the text that is being written."""
+    assert WIDE.flash_pays(8) and not WIDE.flash_pays(2)
+    measured(monkeypatch, WIDE)
+    assert resolved(model, n_seq=8, n_rows=8).flash_attention is True
 
 
 def test_what_is_measured_decides_for_a_context(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

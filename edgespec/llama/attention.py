@@ -3,9 +3,9 @@
 ggml's flash attention for processors reads a prompt somewhat faster than two matrix products with a softmax
 between them, and evaluates a few rows several times slower, the more so the longer the context; by how much
 depends on the processor, the build and the shape of the heads. It also splits a single row over the threads,
-so that logits depend on their number. So it is used where it is faster for what a pair does, which is nowhere
-that was measured but for some small models, and where only it will do: for a quantised cache, and where
-there is no room for scores. What was measured is kept, and measured again after a week.
+so that logits depend on their number. But it skips the cells of other sequences. So it is used where it is
+faster for what a pair does, and where only it will do: for a quantised cache, and where there is no room
+for scores. What was measured is kept, and measured again after a week.
 """
 
 import contextlib
@@ -37,6 +37,7 @@ ROWS = (1, 4, 8)  # of an evaluation
 PROMPT_ROWS = 128  # and of a prompt, at the longer context
 PROMPT = 3.0  # tokens of a prompt that are read for each token generated
 ROUND = 2.5  # tokens that a verification of four rows yields
+OTHERS = 0.15  # cells that each other sequence holds, in those of one that is being written: an assumption
 CLEARLY = 1.05  # by so much flash attention has to win: without it, threads do not change digits
 LEAST_CHUNK = 64
 FORMAT = 1
@@ -50,10 +51,13 @@ class Attention:
     flash: Seconds
     plain: Seconds
 
-    @property
-    def flash_pays(self) -> bool:
-        """True if flash attention is clearly faster for what a pair does, with its usual shares."""
-        return CLEARLY * _a_token(self.flash) < _a_token(self.plain)
+    def flash_pays(self, sequences: int = 1) -> bool:
+        """Returns whether flash attention is clearly faster for what a pair does, with its usual shares.
+
+        It skips cells of other sequences, which else cost as much as a sequence's own.
+        """
+        plain = _a_token(self.plain) * (1 + OTHERS * (sequences - 1))
+        return CLEARLY * _a_token(self.flash) < plain
 
     def slopes(self, *, flash: bool) -> dict[int, float]:
         """Returns by rows the seconds of one layer for each 1,000 tokens of context."""
@@ -89,7 +93,7 @@ def with_attention(model: Model, settings: ContextSettings) -> ContextSettings:
         if not fits or settings.kv_type not in FLOATS or model.architecture in NEEDED:
             return replace(settings, flash_attention=True)
         attention = attention_of(header)
-        if attention and attention.flash_pays:
+        if attention and attention.flash_pays(settings.n_seq):
             return replace(settings, flash_attention=True)
     return replace(settings, flash_attention=False, chunk=chunk)
 
