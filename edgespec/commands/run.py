@@ -18,6 +18,7 @@ from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import Round
 from edgespec.engine.media_marks import mark, mixed
 from edgespec.errors import SettingError
+from edgespec.grammar.matchers import check
 from edgespec.memory.recommended import recommended_here
 from edgespec.pairs.files import chat_template, pair_name
 from edgespec.pairs.projector import NONE
@@ -72,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Answers one prompt; returns the exit code (130 after Ctrl+C; what is written so far stays)."""
     request_for(arguments)  # refuses wrong values before anything is loaded
     grammar, given = grammar_for(arguments), chat_template(arguments)  # once: they may come through a pipe
+    if grammar and grammar.kind != "json_schema":
+        check(grammar)
     prompt, attached = read_prompt(arguments.prompt), [_picture(name) for name in arguments.image]
     marks = "".join(mark(i)["text"] for i in range(len(attached)))
     if attached and arguments.mmproj == NONE:
