@@ -189,10 +189,6 @@ class Alone:
     n_rows: int = LONGEST_DRAFT + 1
     cells: int = 1 << 30
 
-    @property
-    def scorers(self) -> Mapping[ModelName, Scorer]:
-        return self.contexts
-
     def costs(self) -> Costs:
         return unmeasured()
 

@@ -113,7 +113,6 @@ class Box:
             Sequences(self.clock, table) for table in (self._costs.target, self._costs.draft)
         )
         self.contexts: dict[ModelName, Sequences] = {"target": self.target, "draft": self.draft}
-        self.scorers = self.contexts
         self.known = Experience()
 
     def costs(self) -> Costs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +13,10 @@ import pytest
 from streams import MACHINES
 
 from edgespec.core.pace.cost_table import CostTable
-from edgespec.core.pace.costs import Beside, Costs
+from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.worth import at_load
 from edgespec.core.request import Request
-from edgespec.engine import draft_placement, measuring
+from edgespec.engine import draft_placement
 from edgespec.engine import pair as engine
 from edgespec.engine.experience import load
 from edgespec.engine.pair import Pair
@@ -25,22 +26,19 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.system.config import cache_folder
 from edgespec_models.fit.need import Device
+from edgespec_models.kept_file import WEEK
 
 CARD = Device("CUDA0", 7 << 30, 8 << 30, "RTX 4060")
 VERIFYING = CostTable({n: ms / 1000 for n, ms in MACHINES["GPU"].items()})
 SETTINGS = PairSettings(n_ctx=128, threads=1, remember=False)
 
 
-def costs(step_ms: float, *, beside: bool = False) -> Costs:
-    """beside: guesses are made while the card verifies, which takes no longer by that."""
-    hidden = Beside(0.0, 0.010, step_ms / 1000) if beside else None
-    return Costs(VERIFYING, CostTable({1: step_ms / 1000}), hidden)
+def costs(step_ms: float) -> Costs:
+    return Costs(VERIFYING, CostTable({1: step_ms / 1000}))
 
 
 def test_what_a_place_is_worth_follows_from_costs() -> None:
     assert at_load(costs(0.3)) > at_load(costs(1.0)) > at_load(costs(2.0)) > 1 > at_load(costs(50.0))
-    assert at_load(costs(1.0, beside=True)) > at_load(costs(1.0)), "what is hidden is saved"
-    assert at_load(costs(0.5)) > at_load(costs(2.0, beside=True)), "a far cheaper guess is worth more"
 
 
 def test_the_cheaper_place_is_worth_more_where_neither_pays() -> None:
@@ -48,12 +46,6 @@ def test_the_cheaper_place_is_worth_more_where_neither_pays() -> None:
     dear = CostTable({1: 0.09, 2: 0.175, 4: 0.29, 16: 0.42})
     card, processor = (at_load(Costs(dear, CostTable({1: step}))) for step in (0.0186, 0.0001))
     assert card * draft_placement.CLEARLY < processor < 1
-
-
-def test_the_place_is_no_rule() -> None:
-    """The same two steps, a card that is busy verifying in one case: the processor wins there alone."""
-    assert at_load(costs(1.2)) < at_load(costs(1.3, beside=True))
-    assert at_load(costs(1.2)) > at_load(costs(1.3))
 
 
 load_model = Model.__init__
@@ -100,6 +92,20 @@ def test_a_draft_is_moved_where_it_is_worth_more(
         assert pair.settings.draft_gpu_layers == 0
 
 
+def test_a_place_is_chosen_anew_after_a_week(
+    with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path
+) -> None:
+    with Pair(tiny_target, tiny_draft, SETTINGS):
+        (file,) = (cache_folder() / "places").iterdir()
+        old = file.stat().st_mtime - WEEK - 1
+        os.utime(file, (old, old))
+    settings = replace(SETTINGS, n_ctx=64)
+    place = draft_placement.DraftPlacement(tiny_target, tiny_draft, settings, [CARD])
+    assert place.known() is None
+    os.utime(file)
+    assert place.known() == 0
+
+
 def test_a_draft_stays_where_moving_brings_little(
     with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path
 ) -> None:
@@ -144,18 +150,3 @@ def test_no_place_is_chosen_for_a_draft_whose_target_lies_on_other_machines(tmp_
         not draft_placement.DraftPlacement(*files, SETTINGS, []).open
         and not draft_placement.DraftPlacement(files[0], None, SETTINGS, [CARD]).open
     )
-
-
-def test_one_card_does_not_draft_while_it_verifies(
-    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two evaluations on one card go one after the other; only devices that differ are measured together."""
-    monkeypatch.setattr(measuring, "BESIDE_BUDGET", 60.0)
-    with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
-        contexts = pair._target_context, pair._draft_context
-        assert measuring._beside(*contexts, 0.001, 0.001) is not None  # type: ignore[arg-type]
-        pair.target.layers["CUDA0"] += 1
-        assert measuring._beside(*contexts, 0.001, 0.001) is not None  # type: ignore[arg-type]
-        assert pair.draft
-        pair.draft.layers["CUDA0"] += 1
-        assert measuring._beside(*contexts, 0.001, 0.001) is None  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ import pytest
 from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.pace.cost_table import CostTable, Pulse
-from edgespec.core.pace.costs import Beside, Costs
+from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.engine import experience
@@ -28,7 +28,7 @@ def some_known() -> Knowledge:
     target = CostTable({1: 0.03, 4: 0.04, 48: 0.3}, slope=0.02, pulse=Pulse(1.1, 0.9))
     for n in (1, 3, 1):
         target.learn(n, 100, 0.035 if n == 3 else 0.03, plain=n == 1)
-    known = Knowledge(Costs(target, CostTable({1: 0.002, 64: 0.02}), Beside(0.004, 0.012, 0.002)))
+    known = Knowledge(Costs(target, CostTable({1: 0.002, 64: 0.02})))
     rng = np.random.default_rng(1)
     for kind in ("drawn at temperature 0.8", "coupled at temperature 0.0"):
         held = known.at(kind)

@@ -92,6 +92,41 @@ def test_a_target_alone_gets_the_draft_that_was_found(
 # --- what other programs have
 
 
+def test_ollamas_names_are_told_apart_and_none_leads_out_of_its_folder(home: Path, capsys: Captured) -> None:
+    """Two repositories with files of one name had one label, and the last was taken; an alias could not be
+    named; and a digest such as `../../x` was followed wherever it led."""
+    outside = write(home / "outside.gguf")
+    (home / ".ollama/models").mkdir(parents=True)
+    names = ("hf.co/one/Tiny-GGUF/Q4_0", "hf.co/two/Tiny-GGUF/Q4_0", "registry.ollama.ai/me/own/latest",
+             "registry.ollama.ai/library/alias/latest", "flat")  # fmt: skip
+    for i, name in enumerate(names):
+        digest = f"sha256:{min(i, 2)}ab"
+        write(home / ".ollama/models/blobs" / digest.replace(":", "-"), d=64 + 32 * min(i, 2))
+        manifest = home / ".ollama/models/manifests" / name
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        layer = {"mediaType": "application/vnd.ollama.image.model", "digest": digest}
+        manifest.write_text(json.dumps({"layers": [layer]}))
+    hostile = home / ".ollama/models/manifests/registry.ollama.ai/library/evil/latest"
+    hostile.parent.mkdir(parents=True)
+    for digest in ("../../../../outside.gguf", str(outside)):
+        layer = {"mediaType": "application/vnd.ollama.image.model", "digest": digest}
+        hostile.write_text(json.dumps({"layers": [layer]}))
+        found = find_models()
+        assert {model.label for model in found} == {
+            "hf.co/one/Tiny-GGUF:Q4_0",
+            "hf.co/two/Tiny-GGUF:Q4_0",
+            ":flat",
+        }
+        assert {name for model in found for name in model.also} == {"alias:latest", "me/own:latest"}
+    for label, n in (
+        ("hf.co/one/Tiny-GGUF:Q4_0", "0"),
+        ("hf.co/two/Tiny-GGUF:Q4_0", "1"),
+        ("alias:latest", "2"),
+    ):
+        said(capsys, 0, "import", label, "--target-only", "--name", "mine")
+        assert Store(config.data_folder()).get("mine").target.path.name == f"sha256-{n}ab"
+
+
 def test_what_other_programs_downloaded_is_found_and_not_copied(home: Path, capsys: Captured) -> None:
     studio = write(home / ".lmstudio/models/pub/big-GGUF/big-Q4_K_M.gguf", d=128)
     projector = write_projector(home / ".lmstudio/models/pub/big-GGUF/mmproj-big.gguf", "gemma3", 128)

@@ -19,6 +19,7 @@ from fakes import Restless, TableModel, speculate, text_of, tokens_of
 
 from edgespec.chat.conversation import Composed
 from edgespec.chat.families.family import Family
+from edgespec.chat.families.known import HARMONY, MUSE
 from edgespec.core.drafters import Drafter, Drafting, NoDrafter
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.demanded import DemandedText
@@ -605,6 +606,11 @@ def test_a_form_leaves_a_model_the_thought_that_its_prompt_opened() -> None:
     ):
         found = behind_thoughts(form, Composed(prompt, family, opened, {}), template)
         assert (found.behind, found.opening) == wanted
+    for addressed in (HARMONY, MUSE):  # gpt-oss and Muse could not think before a form
+        found = behind_thoughts(form, Composed("x<|start|>assistant", addressed, False, {}), "")
+        thought = "<|channel|>analysis<|message|>hm 13<|end|><|start|>assistant"
+        assert is_text(found, f"{thought}{addressed.final}12".encode())
+        assert is_text(found, f"{addressed.final}12".encode()) and not is_text(found, b"12")
 
 
 def test_a_lenient_schema_passes_over_what_cannot_be_kept_to() -> None:

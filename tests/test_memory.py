@@ -52,15 +52,21 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def question(
-    path: Path, *, n_ctx: int = N_CTX, n_seq: int = 1, n_rows: int = ROWS, kv: str = "f16"
+    path: Path,
+    *,
+    n_ctx: int = N_CTX,
+    n_seq: int = 1,
+    n_rows: int = ROWS,
+    kv: str = "f16",
+    flash: bool | None = True,
 ) -> Question:
-    return Question(str(path), -1, n_ctx, n_ctx * n_seq, n_seq, n_rows, kv)  # type: ignore[arg-type]
+    return Question(str(path), -1, n_ctx, n_ctx * n_seq, n_seq, n_rows, kv, flash)  # type: ignore[arg-type]
 
 
 def allocated(path: Path, **wanted: object) -> dict[str, float]:
     """Returns the MiB of the buffers that llama.cpp makes when it does load the model."""
     with listening() as log, Model(path) as model:
-        settings = {"n_ctx": N_CTX, "n_rows": ROWS, **wanted}
+        settings = {"n_ctx": N_CTX, "n_rows": ROWS, "flash_attention": True, **wanted}
         with Context(model, ContextSettings(**settings)):  # type: ignore[arg-type]
             pass
     text = "\n".join(log)
@@ -71,9 +77,14 @@ def allocated(path: Path, **wanted: object) -> dict[str, float]:
     }
 
 
+@pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_what_is_said_is_what_is_allocated(kind: str, oracle: MemoryOracle, files: dict[str, Path]) -> None:
-    said, made = oracle.need(question(files[kind])).parts, allocated(files[kind])
+def test_what_is_said_is_what_is_allocated(
+    kind: str, flash: bool, oracle: MemoryOracle, files: dict[str, Path]
+) -> None:
+    """With flash attention, and with the scores that take its place."""
+    said = oracle.need(question(files[kind], flash=flash)).parts
+    made = allocated(files[kind], flash_attention=flash)
     for part, size in made.items():
         assert getattr(said, part) / MIB == pytest.approx(size, rel=0.01, abs=0.011), part
     assert (said.total - said.output) / MIB == pytest.approx(sum(made.values()), rel=0.01)
@@ -102,7 +113,7 @@ def test_the_process_grows_by_what_is_said(tmp_path: Path) -> None:
         dtype="F16",
     )  # fmt: skip
     with MemoryOracle() as oracle:
-        said = oracle.need(question(path, n_ctx=8192))
+        said = oracle.need(question(path, n_ctx=8192, flash=None))
     code = f"""
 import numpy as np, psutil
 from edgespec.llama.context import Context, ContextSettings
@@ -124,7 +135,7 @@ def test_the_formula_is_near_where_llama_cpp_cannot_be_asked(
 ) -> None:
     header = read_file(files[kind])
     estimated = formula_need([header], cells=N_CTX, n_rows=ROWS)
-    said = oracle.need(question(files[kind]))
+    said = oracle.need(question(files[kind], flash=False))
     assert estimated.source == "formula"
     assert estimated.total == pytest.approx(said.total, rel=0.25)
     assert estimated.parts.weights == pytest.approx(said.parts.weights, rel=0.001)

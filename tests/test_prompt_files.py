@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import posix
 from numpy.typing import NDArray
 from test_prefixes import LENGTH, REQUEST, answered, more, text
 from test_scheduler import FakePair, Watched
@@ -196,6 +198,23 @@ def test_another_key_finds_nothing(tmp_path: Path, opened: list[PromptFiles]) ->
     opened.append(PromptFiles(tmp_path, 10**8, {"target": b"o" * 32}))
     opened[-1].wait(10.0)
     assert opened[-1].find(more(text(1, 600)).tobytes(), 1).wanted == {"target": []}
+
+
+@posix
+def test_a_folder_that_cannot_be_written_is_told_and_a_pipe_in_it_is_passed_over(
+    tmp_path: Path, opened: list[PromptFiles], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing was kept on a read-only disk, without a word; a pipe among the files was waited for."""
+    os.mkfifo(tmp_path / f"{'0' * 64}.state")
+    opened.append(PromptFiles(tmp_path, 10**8, ROOTS))  # type: ignore[arg-type]
+    assert opened[-1]._known.wait(1.0)
+
+    def full(**_: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(prompt_files.tempfile, "TemporaryFile", full)
+    with pytest.raises(OSError, match="Read-only"):
+        PromptFiles(tmp_path, 10**8, ROOTS)  # type: ignore[arg-type]
 
 
 def test_who_waits_for_the_disk_holds_up_nobody(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,11 +20,11 @@ from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.loop import Limits, Rows, Scorer, Want, generate
+from edgespec.core.loop import Limits, Rows, Want, generate
 from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
-from edgespec.core.pace.costs import Beside, Costs
+from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.pace import FixedLength
 from edgespec.core.pace.record import Record
 from edgespec.core.request import Request
@@ -48,7 +47,6 @@ from edgespec.engine import engine as scheduler
 from edgespec.engine.engine import Engine
 from edgespec.engine.lanes import BLOCK, MOST_TURNS
 from edgespec.engine.pair import MOST_ROWS
-from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.prompt_reader import PAUSE_S
 from edgespec.engine.slots import Cache
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
@@ -73,7 +71,6 @@ class Watched(TableModel):
         self.calls: list[dict[int, tuple[int, int]]] = []
         self.cells = 1 << 30
         self.refused = 0
-        self.takes = 0.0  # seconds
         self.restored: list[int] = []  # tokens, of each restoration
         self.shared: list[int] = []
 
@@ -110,7 +107,6 @@ class Watched(TableModel):
             self.refused += 1
             raise NoRoomError("no cells")
         self.calls.append({want.seq: (self.missing(want), want.rows) for want in wants})
-        time.sleep(self.takes)
         return super().score(wants)
 
 
@@ -133,7 +129,6 @@ class FakePair:
         self.draft = Watched(self.n_vocab, seed=2, order=self.order, spread=self.spread, near=self.target)
         self.target.cells = self.draft.cells = self.cells
         self.contexts: dict[ModelName, Cache] = {"target": self.target, "draft": self.draft}
-        self.scorers: Mapping[ModelName, Scorer] = self.contexts
         self.records: dict[int, Record] = {}
         self.recycling = TokenRecycling(self.n_vocab)
         self.samplers: dict[str, Remembering] = {}
@@ -247,32 +242,6 @@ def make(pair: FakePair, *, queue: int = 64, chunk: int = 512) -> Engine:
 
 
 # ---- the same text -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.5, 3.0])
-def test_a_draft_that_reads_ahead_changes_no_text_alone_or_in_company(spread: float) -> None:
-    """Streams that come and go: it reads ahead where there is one, and is of use where the draft is good."""
-    pair = FakePair(drafter="model", spread=spread)
-    ahead = ParallelDraft(pair.target, pair.draft, Beside(0.0, 1.0, 0.0), n_ctx=N_CTX, n_vocab=8)
-    pair.scorers = {"target": ahead.target, "draft": ahead.draft}
-    asked = {str(i): prompt for i, prompt in enumerate(prompts(6))}
-    request = Request(sampling=GREEDY, max_tokens=40, draft_length=3)
-    engine = make(pair)
-    told = Told()
-    for id, prompt in asked.items():
-        engine.submit(id, prompt, request)
-        if int(id) % 2:
-            told = run(engine, told)
-    for id, prompt in asked.items():
-        assert told.tokens(id) == pair.alone(prompt, request)
-    before = ahead.used
-    pair.target.takes = 0.003
-    engine.submit("last", asked["0"], request)
-    told = run(engine, told)
-    assert told.tokens("last") == pair.alone(asked["0"], request)
-    if spread == 0:
-        assert ahead.used - before > 10
-    ahead.close()
 
 
 @pytest.mark.sample(16)

@@ -167,7 +167,10 @@ def test_a_context_changes_its_threads_where_nobody_said_how_many(
         set_threads(handle, n, n_batch)
 
     monkeypatch.setattr(thread_count.C, "llama_set_n_threads", noted)
-    with Model(tiny_draft) as model, Context(model, ContextSettings(n_ctx=128, threads=said)) as context:
+    with (
+        Model(tiny_draft) as model,
+        Context(model, ContextSettings(n_ctx=128, threads=said, flash_attention=False)) as context,
+    ):
         rows = [
             context.score([Want(np.arange(300, 300 + n, dtype=np.int32))])[0][0].argmax()
             for n in range(1, 60)
@@ -186,7 +189,7 @@ def test_our_own_work_beside_gets_cores_and_teaches_nothing(
     monkeypatch.setattr(thread_count, "threads_wanted", lambda: most)
     chosen = [most]
     monkeypatch.setattr(thread_count.C, "llama_set_n_threads", lambda _, n, __: chosen.append(n))
-    threads = Threads(None, None, on_gpu=False)
+    threads = Threads(None, None, fixed=False)
     monkeypatch.setattr(Threads, "own_work", beside)
     for _ in range(100):
         threads.choose(1)

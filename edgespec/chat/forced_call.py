@@ -20,15 +20,34 @@ OPENINGS: Mapping[Family, str] = {
     NEMOTRON: "<TOOLCALL>[",
 }
 FORCED = Family("forced", bare=JsonCalls())
+FORMED = "formed"  # the family of answers that are a call or have a form
 
 
 def forced(composed: Composed) -> tuple[Composed, dict[str, Any]]:
     """Returns the prompt of a turn that calls one of its tools, and the JSON schema of what must follow."""
     family = composed.family
-    key = "parameters" if family is LLAMA else "arguments"
     closed = family.thoughts[0][1] + "\n\n" if composed.opened else ""
     opening = next((text for known, text in OPENINGS.items() if known.name == family.name), "")
-    calls = [
+    text = composed.text + closed + opening
+    return replace(composed, text=text, family=FORCED, opened=False), {"anyOf": _calls(composed)}
+
+
+def called_or_formed(composed: Composed, form: object) -> tuple[Composed, dict[str, Any]]:
+    """Returns a turn that may call one of its tools, and otherwise has a form; and the JSON schema of both.
+
+    form: a JSON schema. A call is JSON as the form is, whatever the family.
+    """
+    own = form if isinstance(form, dict) else {} if form else {"not": {}}
+    schema = {name: value for name, value in own.items() if name not in ("$schema", "x-guidance")}
+    family = Family(FORMED, bare=JsonCalls(), thoughts=composed.family.thoughts)
+    named = {**schema, "$id": "urn:edgespec:form"}
+    return replace(composed, family=family), {"anyOf": [named, *_calls(composed)]}
+
+
+def _calls(composed: Composed) -> list[dict[str, Any]]:
+    """Returns the JSON schema of a call for each tool."""
+    key = "parameters" if composed.family is LLAMA else "arguments"
+    return [
         {
             "type": "object",
             "properties": {"name": {"const": name}, key: _object(schema, i)},
@@ -37,8 +56,6 @@ def forced(composed: Composed) -> tuple[Composed, dict[str, Any]]:
         }
         for i, (name, schema) in enumerate(composed.tools.items())
     ]
-    text = composed.text + closed + opening
-    return replace(composed, text=text, family=FORCED, opened=False), {"anyOf": calls}
 
 
 def _object(schema: Mapping[str, Any], number: int) -> dict[str, Any]:
@@ -47,7 +64,21 @@ def _object(schema: Mapping[str, Any], number: int) -> dict[str, Any]:
     It gets a name of its own, to which its references ("#/$defs/Point") lead, as they did before
     it was part of another; the draft it was written for would change how names are read.
     """
-    own = {name: value for name, value in schema.items() if name != "$schema"}
+    id = schema.get("$id")
+    based = _rebased(schema, id) if isinstance(id, str) and id else schema
+    own = {name: value for name, value in based.items() if name != "$schema"}
     if own.get("type") is None:
         own["type"] = "object"
     return {**own, "$id": f"urn:edgespec:tool:{number}"}
+
+
+def _rebased(value: Any, id: str) -> Any:
+    """Returns a schema whose references to itself by its name (`$id`) are those to its beginning, "#"."""
+    if isinstance(value, list):
+        return [_rebased(one, id) for one in value]
+    if not isinstance(value, Mapping):
+        return value
+    to = value.get("$ref")
+    own = isinstance(to, str) and to.partition("#")[0] == id.rstrip("#")
+    rebased = {name: _rebased(one, id) for name, one in value.items()}
+    return {**rebased, "$ref": "#" + to.partition("#")[2]} if own and isinstance(to, str) else rebased

@@ -30,6 +30,10 @@ LOADING = {
     "--ctx N": "context length: tokens of prompt and answer together",
     f"--kv-type {KV_TYPES} f16": "format of the target's KV cache; below f16 the answer may change",
     f"--draft-kv-type {KV_TYPES} f16": "format of the draft's KV cache; affects speed only",
+    "--flash-attention --flash-attn -fa on|off|auto auto": "flash attention (default: where it is faster "
+    "on this machine; processors are mostly faster without)",
+    "--byte-identical": "greedy and seeded texts are the same to the byte, whatever guesses and however many "
+    "threads evaluate; a token alone costs as much as two",
     "--gpu-layers N -1": "layers on the GPU (default: as many as fit)",
     "--override-kv KEY=TYPE:VALUE *": "metadata of the target that llama.cpp reads instead of the file's, as "
     "in qwen3moe.expert_used_count=int:4; repeatable",

@@ -1,8 +1,8 @@
 """Where the draft evaluates, on the card or on the processor: measured when a pair is first loaded.
 
-A guess is usually cheaper on the card; on the processor it can be made while the card verifies, and the
-target keeps the card's memory. So both are timed, and the better place is kept in the cache folder. Plain
-decoding is among the choices of every round (`core/pace`), wherever the draft is.
+A guess is usually cheaper on the card; a draft on the processor leaves the card's memory to the target. So
+both are timed, and the better place is kept in the cache folder. Plain decoding is among the choices of every
+round (`core/pace`), wherever the draft is.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
 from edgespec_models.fit.need import Device
 from edgespec_models.gguf.translation import Translation
-from edgespec_models.kept_file import write_whole
+from edgespec_models.kept_file import is_recent, write_whole
 
 CLEARLY = 1.03  # gain that a move has to bring: less is noise
 
@@ -49,11 +49,11 @@ class DraftPlacement:
             self._file = cache_folder() / "places" / f"{digest}.json"
 
     def known(self) -> int | None:
-        """Returns the draft's layers on the card (-1: all) as chosen before; None if never."""
+        """Returns the draft's layers on the card (-1: all) as chosen within a week; None if they were not."""
         if self.open:
             with suppress(OSError, ValueError, KeyError, TypeError):
                 layers = json.loads(self._file.read_text(encoding="utf-8"))["draft_gpu_layers"]
-                return layers if layers in (0, -1) else None
+                return layers if layers in (0, -1) and is_recent(self._file) else None
         return None
 
     def choose(

@@ -77,11 +77,6 @@ class LoadedPair(Protocol):
         """The contexts of the target and, if there is one, the draft."""
         ...
 
-    @property
-    def scorers(self) -> Mapping[ModelName, Scorer]:
-        """What evaluates: the contexts, or wrappers around them."""
-        ...
-
     def costs(self) -> Costs:
         """Returns what evaluations cost here."""
         ...
@@ -118,13 +113,13 @@ class Engine:
         """slots: requests evaluated at once, at most as many as the pair has; queue: requests that may wait.
 
         cache_ram: bytes of host memory for prompts that are in no slot. files: those kept on disk.
-        costs, scorers: instead of the pair's.
+        costs: instead of the pair's. scorers: what evaluates, if not its contexts alone.
         """
         if not 1 <= slots <= pair.slots:
             raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
         self._pair, self._contexts = pair, pair.contexts
         self._costs = costs or pair.costs()  # now, because measuring needs the caches
-        self._scorers = scorers or pair.scorers
+        self._scorers = scorers or self._contexts
         own = self._own_scales = pair.scales(Request())
         self._slots = [Slot(seq, adapters=own) for seq in range(slots)]
         self._adapter_turns = AdapterTurns(own, pair.adapt) if own else None

@@ -15,13 +15,13 @@ from typing import Any
 from edgespec.core.drafters import Guesser
 from edgespec.core.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.core.pace.cost_table import CostTable, Pulse
-from edgespec.core.pace.costs import Beside, Costs
+from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec_models.kept_file import write_whole
 
-FORMAT = 3  # of the file; others are ignored
+FORMAT = 4  # of the file; others are ignored
 MOST_OFF = 7.0  # log of found / assumed seconds: a factor of a thousand
 MOST_KINDS = 64  # each temperature has its own, alone and among so many streams
 
@@ -73,7 +73,6 @@ def load(path: Path) -> Knowledge:
         costs = Costs(
             _table(held["target"], pulse),
             _table(held["draft"], pulse),
-            _beside(held["beside"]),
             rereads=held.get("rereads") is True,
             at_once=held.get("at_once") is True,
         )
@@ -95,7 +94,6 @@ def save(path: Path, known: Knowledge) -> None:
                 "draft": _saved(known.costs.draft),
                 "level": known.costs.target.pulse.level,
                 "floor": known.costs.target.pulse.floor,
-                "beside": known.costs.beside and asdict(known.costs.beside),
                 "rereads": known.costs.rereads,
                 "at_once": known.costs.at_once,
             },
@@ -107,23 +105,19 @@ def save(path: Path, known: Knowledge) -> None:
 
 
 def _saved(table: CostTable) -> dict[str, Any]:
-    return {name: getattr(table, name) for name in ("points", "slope", "offsets", "weights")}
+    return {name: getattr(table, name) for name in ("points", "slope", "offsets", "weights", "reach")}
 
 
 def _table(held: Mapping[str, Any], pulse: Pulse) -> CostTable:
-    points, offsets, weights = (
-        {int(n): float(value) for n, value in held[of].items()} for of in ("points", "offsets", "weights")
+    points, offsets, weights, reach = (
+        {int(n): float(value) for n, value in held[of].items()}
+        for of in ("points", "offsets", "weights", "reach")
     )
+    reach = {n: _number(rows) for n, rows in reach.items() if n > 0}
     if offsets.keys() != weights.keys() or not all(abs(off) <= MOST_OFF for off in offsets.values()):
         raise ValueError("costs of another shape")
     weights = {n: _number(weight) for n, weight in weights.items()}
-    return CostTable(points, _number(held["slope"]), offsets, weights, pulse)
-
-
-def _beside(held: Mapping[str, Any] | None) -> Beside | None:
-    if held is None:
-        return None
-    return Beside(**{name: _number(held[name]) for name in ("seconds", "hidden", "step")})
+    return CostTable(points, _number(held["slope"]), offsets, weights, pulse, reach)
 
 
 def _number(value: object, *, above: float = 0.0) -> float:

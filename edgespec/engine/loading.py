@@ -12,6 +12,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.devices import cards
 from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.heads.head_settings import OF_NEXTN
+from edgespec.llama.identical import check_identical, refuse_identical
 from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings, settings_for
 from edgespec.llama.translated_context import TranslatedContext
@@ -89,7 +90,7 @@ def load_pair(
     remote.watch(settings.rpc)
     on_progress("caches", WEIGHTS)
     wanted = settings_for(large, settings)
-    of_target = replace(wanted, n_rows=n_rows, medium=files.medium)
+    of_target = replace(wanted, n_rows=n_rows, medium=files.medium, identical=settings.byte_identical)
     context = opened.enter_context(_target_context(large, of_target, settings.scales))
     guessing = small or (large if files.head_in_target else None)
     if guessing is None:
@@ -114,7 +115,11 @@ def load_pair(
 
 
 def _target_context(target: Model, how: ContextSettings, scales: Scales) -> Context:
+    if how.identical:
+        refuse_identical(target)
     context = Context(target, how)
+    if how.identical:
+        check_identical(context)
     context.adapt(scales)
     return context
 
@@ -137,6 +142,7 @@ def _weights(
             tensor_split=settings.tensor_split,
             rules=settings.placement.rules,
             metadata=settings.metadata,
+            extra_buffers=False if settings.byte_identical else None,
             on_progress=lambda done: on_progress("target", share * done),
         )
     )

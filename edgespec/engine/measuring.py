@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
 from edgespec.core.pace import costs
-from edgespec.core.pace.cost_table import AGREE, CostTable
-from edgespec.core.pace.costs import FURTHER, Beside, Costs
+from edgespec.core.pace.cost_table import CostTable
+from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.row_costs import ON_CARD, Shape, shape_of
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import NoRoomError
+from edgespec.llama.attention import slopes_of
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cpu_features
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
@@ -30,8 +31,6 @@ from edgespec.system.cores import threads_wanted
 
 BUDGET = 0.6  # seconds; about one together with what follows
 SLOW_S = BUDGET / 4  # for one token; somebody waits for the model
-BESIDE_BUDGET = 0.2  # for one verification with the draft beside it; there are three
-VERIFIED = 5  # tokens of these
 TURNS = 3  # times that each size is timed, if there is time
 KNOWN = 2.0  # observations after which a size is not timed again
 LOOKS, LOOKED_AT = 3, 16  # times that a size is timed again when idle, and the largest
@@ -52,11 +51,11 @@ def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: b
     """
     timed = None if draft_fails else draft
     verify, step = _timed(target, _verification(target)), _timed(timed, _reading(timed)) if timed else None
-    table = costs.assumed(_shape(target.model), _single(verify))
+    table = _assumed(target, verify)
     if timed is None or step is None:
         found = Costs(table, CostTable({1: table.points[1] * (SUPPOSED if draft else 1)}))
     else:
-        found = Costs(table, costs.assumed(_shape(timed.model), _single(step)))
+        found = Costs(table, _assumed(timed, step))
     found.rereads = isinstance(draft, AnyHead)  # it reads what the target has just made
     found.at_once = isinstance(draft, AnyHead) and draft.kind == "dflash"
     sizes = [n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx]
@@ -65,7 +64,6 @@ def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: b
     for _ in range(TURNS - 1):
         sizes.sort(key=lambda n: table.weights.get(n, 0.0))
         left = costs.look(found, verify, step, sizes=sizes, read=read, n_ctx=BEFORE, budget=left)
-    _measure_beside(found, target, timed)
     _clear(target, draft)
     return found
 
@@ -77,36 +75,11 @@ def _single(evaluate: Callable[[int], float]) -> float:
     return seconds if seconds > SLOW_S else min(seconds, evaluate(1))
 
 
-def _measure_beside(found: Costs, target: Context, draft: DraftContext | None) -> None:
-    """Times drafting beside a verification where that is possible; nothing is believed of a noisy moment."""
-    if not isinstance(draft, Context) or isinstance(draft, TranslatedContext) or found.target.pulse.noisy:
-        return
-    verify = _timed(target, _verification(target))
-    before = verify(1)
-    beside = _beside(target, draft, found.target.seconds(VERIFIED), found.draft.seconds(1))
-    if beside and abs(math.log(verify(1) / before)) < AGREE:
-        found.beside = beside
-
-
 def _clear(target: Context, draft: DraftContext | None) -> None:
     """Forgets what was evaluated: nobody else knows of it."""
     for context in (target, draft):
         if context:
             context.clear(0)
-
-
-def _beside(target: Context, draft: Context, alone: float, step: float) -> Beside | None:
-    """Times verifications with the draft at work beside them; None if that takes too long to measure."""
-    if any(context.model.has_recurrent_state for context in (target, draft)):
-        return None  # what was read ahead in vain cannot just be dropped
-    if (target.model.layers & draft.model.layers).keys() - {PROCESSOR}:
-        return None  # one card would do both, one after the other
-    if target.n_ctx < VERIFIED + BEFORE or alone + step > BESIDE_BUDGET:
-        return None
-    verify, read = _verification(target), _reading(draft)
-    return costs.measure_beside(
-        lambda: verify(VERIFIED), lambda: read(1), alone=alone, one_step=step, steps=VERIFIED - 1 + FURTHER
-    )
 
 
 def believable(costs_: Costs, target: Context, draft: DraftContext | None) -> bool:
@@ -135,8 +108,6 @@ def time_again(
     verify, step = _timed(target, _verification(target)), _timed(draft, _reading(draft)) if draft else None
     verify(1)
     costs.look(costs_, verify, step, sizes=sizes, n_ctx=BEFORE, budget=budget)
-    if costs_.beside is None:
-        _measure_beside(costs_, target, draft)
     _clear(target, draft)
 
 
@@ -237,6 +208,16 @@ def _front(context: Context, n: int) -> NDArray[np.int32]:
     return np.arange(2, BEFORE + 1, dtype=np.int32) % context.model.n_vocab
 
 
+def _assumed(context: DraftContext, evaluate: Callable[[int], float]) -> CostTable:
+    """Returns what evaluations are assumed to cost, by one token now and by attention's own timing."""
+    one = _single(evaluate)
+    table = costs.assumed(_shape(context.model), one)
+    if slopes := slopes_of(context.model, context.settings):
+        table.slope = slopes[1] / one
+        table.reach = {n: seconds / slopes[1] for n, seconds in slopes.items()}
+    return table
+
+
 def _shape(model: Model) -> Shape:
     return ON_CARD if model.on_gpu else shape_of(model.metadata.get("general.file_type", ""), cpu_features())
 
@@ -263,7 +244,7 @@ def _identity(context: DraftContext) -> list[str]:
     file = os.stat(model.path)
     parts = (
         model.path.resolve(), file.st_size, file.st_mtime_ns, place,
-        how.threads or threads_wanted(), how.kv_type, how.flash_attention, how.chunk,
+        how.threads or threads_wanted(), how.kv_type, how.flash_attention, how.chunk, how.identical,
     )  # fmt: skip
     return [str(part) for part in (*parts, *model.rules, *model.overridden)]
 

@@ -161,6 +161,7 @@ class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     n_vocab: int
     n_bytes: int
     chat_template: str | None
+    tool_template: str | None  # another one, for conversations with tools
     bos: str
     eos: str
     sampling: Mapping[str, str]  # the file's `general.sampling.*`

@@ -26,10 +26,8 @@ from edgespec.engine.measuring import SecondLook, believable, costs_path, measur
 from edgespec.engine.media_marks import mixed
 from edgespec.engine.media_opening import open_media_reader
 from edgespec.engine.media_reader import Piece
-from edgespec.engine.parallel_draft import ParallelDraft
 from edgespec.engine.stream_maker import StreamMaker
 from edgespec.errors import EngineError, SettingError
-from edgespec.llama.context import Context
 from edgespec.llama.devices import cards, place_of
 from edgespec.llama.heads.guessing import DraftContext
 from edgespec.llama.medium import Medium
@@ -95,7 +93,6 @@ class Pair(StreamMaker):
             self._opened = opened.pop_all()
         self._costs_checked = False
         self._second_look: SecondLook | None = None
-        self._ahead: ParallelDraft | None = None
 
     def __enter__(self) -> Pair:
         return self
@@ -107,8 +104,6 @@ class Pair(StreamMaker):
         """Saves what was learned of the pair, and frees models and caches."""
         if self.settings.remember:
             save(self._known_in, self._known)
-        if self._ahead:
-            self._ahead.close()
         self._opened.close()
 
     @property
@@ -188,23 +183,6 @@ class Pair(StreamMaker):
         if self._draft_context:
             contexts["draft"] = self._draft_context
         return contexts
-
-    @property
-    def scorers(self) -> Mapping[ModelName, Scorer]:
-        """Returns what evaluates: the contexts, with the draft reading ahead if that was measured to pay."""
-        if self._ahead is None and isinstance(self._draft_context, Context) and self._known.costs:
-            beside = self._known.costs.beside
-            if beside and beside.pays(1.0):
-                self._ahead = ParallelDraft(
-                    self._target_context,
-                    self._draft_context,
-                    beside,
-                    n_ctx=self._draft_context.n_ctx,
-                    n_vocab=min(self.target.n_vocab, self._draft_context.n_vocab),
-                )
-        if self._ahead:
-            return {"target": self._ahead.target, "draft": self._ahead.draft}
-        return self.contexts
 
     def forget(self) -> None:
         """Forgets all texts, so that a generation can be repeated evaluation for evaluation.

@@ -82,6 +82,7 @@ def about(pair: Pair) -> Loaded:
         n_vocab=target.n_vocab,
         n_bytes=target.path.stat().st_size,
         chat_template=target.chat_template,
+        tool_template=target.tool_template,
         bos=target.bos_text,
         eos=target.eos_text,
         sampling={k: v for k, v in target.metadata.items() if k.startswith(IN_FILE)},

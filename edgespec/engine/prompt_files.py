@@ -9,6 +9,7 @@ go first, ends of texts before their beginnings. If something cannot be written,
 
 import os
 import queue
+import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -64,8 +65,10 @@ class PromptFiles:
     """The files of a folder, at most so many bytes, and the thread that reads and writes them."""
 
     def __init__(self, folder: Path, most_bytes: int, roots: Mapping[ModelName, bytes]) -> None:
-        """roots: what the states of each context depend on. Raises OSError if there can be no such folder."""
+        """roots: what the states of each context depend on. Raises OSError if nothing can be written."""
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):  # or nothing would ever be kept, and nobody know
+            pass
         self._folder, self._most, self.roots = folder, most_bytes, roots
         self._lock = threading.Lock()
         self._files: dict[bytes, StateFile] = {}
@@ -176,7 +179,7 @@ class PromptFiles:
                 path = Path(entry.path)
                 if entry.name.endswith(PART):
                     remove_left(path.with_name(entry.name.partition(ENDING)[0] + ENDING))
-                elif entry.name.endswith(ENDING):
+                elif entry.name.endswith(ENDING) and entry.is_file():  # a pipe would be waited for
                     self._take(path)
         self._shrink()
 

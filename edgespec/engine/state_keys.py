@@ -36,7 +36,7 @@ def _said_of(context: DraftContext) -> list[object]:
         *_files([path for path, _ in model.adapters]),
         context.adapters if isinstance(context, Context) else (),
         sorted(model.layers.items()), model.rules, model.overridden,
-        how.kv_type, how.flash_attention, how.rope.flags(),
+        how.kv_type, how.flash_attention, how.identical, how.rope.flags(),
         how.cells or how.n_ctx * how.n_seq,  # that chooses among the position factors of some models
     ]  # fmt: skip
 

@@ -36,7 +36,7 @@ class Step:
     ) -> None:
         """prefixes: see `ActiveStreams`. trust: in free offers, among as many streams.
 
-        scorers: what evaluates, if not the contexts alone: the draft may read ahead.
+        scorers: what evaluates, if not the contexts alone.
         """
         self.rounds: list[tuple[Slot, Round]] = []
         self.verified = 0, 0.0

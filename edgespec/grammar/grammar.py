@@ -46,6 +46,7 @@ class Grammar:
             _check_schema(self.text)
 
 
+NOT_ENFORCED = "which cannot be enforced: leave it out"  # the end of a sentence about a part of a schema
 NAMES = {
     "json_schema": "JSON schema",
     "gbnf": "grammar",

@@ -2,6 +2,7 @@
 
 import json
 import re
+from typing import Any
 
 import llguidance
 
@@ -40,6 +41,8 @@ def _body(grammar: Grammar) -> str:
         own = own if isinstance(own, dict) else {}
         flexible = own.get("whitespace_flexible") is not False
         options = {"lenient": grammar.lenient} | ({"whitespace_pattern": WHITESPACE} if flexible else {})
+        if grammar.lenient:
+            schema = _without_unreadable(schema)
         schema["x-guidance"] = {**options, **own}
         return f"start: %json {json.dumps(schema)}\n"
     if grammar.kind == "regex":
@@ -53,6 +56,26 @@ def _body(grammar: Grammar) -> str:
         if DEFINED.search(grammar.text) or not DEFINED_IN_LARK.search(lark):
             raise
         return lark
+
+
+def _without_unreadable(schema: Any) -> Any:
+    """Returns a schema without patterns that cannot be enforced (look-around, references back)."""
+    if isinstance(schema, list):
+        return [_without_unreadable(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {}
+    for name, value in schema.items():
+        if name == "patternProperties" and isinstance(value, dict):
+            value = {key: one for key, one in value.items() if _is_readable(key)}
+        if name != "pattern" or not isinstance(value, str) or _is_readable(value):
+            kept[name] = _without_unreadable(value)
+    return kept
+
+
+def _is_readable(pattern: str) -> bool:
+    grammar = f"start: %json {json.dumps({'type': 'string', 'pattern': pattern})}"
+    return not llguidance.LLMatcher.validate_grammar(grammar)
 
 
 def _in_regex(text: str) -> str:

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import GivenUpError, GrammarError
-from edgespec.grammar.grammar import NAMES, Grammar
+from edgespec.grammar.grammar import NAMES, NOT_ENFORCED, Grammar
 from edgespec.grammar.lark_text import lark_of
 from edgespec.sampling.masks import Masks
 
@@ -140,8 +140,9 @@ class Matchers:
         takes_s = time.thread_time() - began
         if matcher.is_error():
             why = _why(matcher.get_error())
-            if why.startswith(("Unimplemented keys", "Unknown format")):
-                why += ', which cannot be enforced: leave it out, or ignore it with "strict": false'
+            unfit = ("Unimplemented keys", "Unknown format", "regex parse error")
+            if grammar.kind == "json_schema" and why.startswith(unfit):
+                why += f", {NOT_ENFORCED}"
             raise GrammarError(f"the {name} cannot be used: {why}")
         first = LLGuidance(matcher.deep_copy(), self._n_vocab, name, again)
         if not first.mask().any():

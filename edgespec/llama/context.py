@@ -40,6 +40,7 @@ from edgespec.errors import (
     NoRoomError,
     SettingError,
 )
+from edgespec.llama.attention import with_attention
 from edgespec.llama.batch import Batch
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
@@ -47,7 +48,7 @@ from edgespec.llama.heads.taps import Tap
 from edgespec.llama.medium import Medium, check_known, medium_at
 from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
-from edgespec.llama.settings import ContextSettings, has_parts, keeps_order, new_context
+from edgespec.llama.settings import ContextSettings, has_parts, keeps_order, new_context, sequences
 from edgespec.llama.state_parts import StateParts
 from edgespec.llama.thread_count import Threads
 from edgespec.pairs.adapters import Scales
@@ -57,6 +58,8 @@ __all__ = ["Context", "ContextSettings"]
 
 CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
 NO_CELLS = 1  # code of llama_decode
+# cells up to which flash attention splits no row over the threads, by whose number it would round
+UNSPLIT = 256
 # llama.cpp's graphs that give the logits of a batch's first tokens, whichever are asked for
 FIRST_ROWS = ("cogvlm",)
 WRONG_BATCH = -1  # code for positions, too, that do not follow those in the cache
@@ -100,7 +103,8 @@ class Context:
 
     def __init__(self, model: Model, settings: ContextSettings) -> None:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
-        self.model, self.settings = model, settings
+        self.model = model
+        self.settings = settings = with_attention(model, settings)
         self.n_ctx, self.adapters = settings.n_ctx, Scales()
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._handle: Any = new_context(model, settings)
@@ -111,8 +115,10 @@ class Context:
         self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
         spare = settings.n_seq + keeps_order(model, settings)
         self.parts = StateParts(self, spare) if has_parts(model, settings) else None
+        self._companion = sequences(model, settings) - 1 if settings.identical else None  # see `_decode`
         self._keeping = self._kept = False
-        self._threads = Threads(self._handle, settings.threads, on_gpu=model.on_gpu)
+        self._splits = bool(settings.flash_attention) and not model.on_gpu
+        self._threads = Threads(self._handle, settings.threads, fixed=model.on_gpu)
         self._views: dict[tuple[int, int], Rows] = {}  # (address, rows) -> the logits there
         self.media: Mapping[int, Medium] = {}  # what may be among the tokens, by its first cell
         self._row_batch: RowBatch | None = None  # for media
@@ -482,12 +488,25 @@ class Context:
             self._decode([(s, tokens[at : at + size], 0)])
 
     def _decode(self, parts: Sequence[_Part]) -> list[Rows]:
-        """Evaluates parts in one llama_decode and keeps the record true."""
+        """Evaluates parts in one llama_decode and keeps the record true.
+
+        A single row goes through other kernels than two and more, and so does the only one that is asked
+        for, behind the last layer's attention. Where that must not show, each has another one for company:
+        the row before it, or one in a sequence of its own; both are thrown away.
+        """
         seqs = self._sequences
-        n = self._batch.fill(
-            [(s, tokens, rows, seqs[s].position(len(seqs[s].tokens) // 4)) for s, tokens, rows in parts]
-        )
-        return self._evaluate(self._batch.struct, parts, n)
+        asked = [(s, tokens, rows, seqs[s].position(len(seqs[s].tokens) // 4)) for s, tokens, rows in parts]
+        if self._companion is None:
+            return self._evaluate(self._batch.struct, parts, self._batch.fill(asked))
+        ((s, tokens, rows, position),) = asked
+        if len(tokens) > 4:
+            n = self._batch.fill([(s, tokens, 2 if rows == 1 else rows, position)])
+            return self._evaluate(self._batch.struct, parts, n)
+        try:
+            n = self._batch.fill([*asked, (self._companion, bytes(4), rows, 0)])
+            return self._evaluate(self._batch.struct, parts, n)
+        finally:
+            C.llama_memory_seq_rm(self._memory, self._companion, -1, -1)
 
     def _decode_medium(self, s: int, medium: Medium) -> None:
         """Evaluates a medium, at once if all of it sees all of it."""
@@ -501,6 +520,7 @@ class Context:
         C.llama_set_causal_attn(self._handle, medium.causal)
         try:
             size = self._chunk if medium.causal else n
+            size -= n % size == 1 and self.settings.identical  # no row alone
             for at in range(0, n, size):
                 part = slice(at, min(at + size, n))
                 self._row_batch.fill([RowPart(s, 0, medium.rows[part], None, places[:, part])], outputs=0)
@@ -512,7 +532,8 @@ class Context:
 
     def _evaluate(self, struct: Any, parts: Sequence[_Part], n: int) -> list[Rows]:
         """Evaluates a batch of n tokens that is ready."""
-        self._threads.choose(n)
+        if not (self._splits and sum(seq.held for seq in self._sequences) > UNSPLIT):
+            self._threads.choose(n)
         complaints.clear()
         started = time.perf_counter()
         code = C.llama_decode(self._handle, struct)

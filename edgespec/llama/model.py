@@ -294,6 +294,11 @@ class Model:
         """The Jinja text of the chat template in the file."""
         return self.metadata.get("tokenizer.chat_template")
 
+    @property
+    def tool_template(self) -> str | None:
+        """The Jinja text of the chat template for conversations with tools, if the file has one."""
+        return self.metadata.get("tokenizer.chat_template.tool_use")
+
     @cached_property
     def n_ctx_train(self) -> int:
         return int(C.llama_model_n_ctx_train(self.handle))

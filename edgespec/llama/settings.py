@@ -43,6 +43,7 @@ class ContextSettings:
     medium: int = 0  # cells of the largest picture that has to be evaluated at once
     cells: int | None = None  # tokens that all of them may hold together; None: n_ctx for each
     rope: Rope = Rope()
+    identical: bool = False  # a token's logits do not depend, to the bit, on what it is evaluated with
     parts: bool = False  # the state of some tokens can be saved by itself, where the memory allows it
 
     def __post_init__(self) -> None:
@@ -70,6 +71,12 @@ def has_parts(model: Model, settings: ContextSettings) -> bool:
     return settings.parts and cuttable and settings.n_seq + 1 < MAX_SEQUENCES
 
 
+def sequences(model: Model, settings: ContextSettings) -> int:
+    """Returns how many sequences a context has: those asked for, and those of its own."""
+    own = keeps_order(model, settings) + has_parts(model, settings) + settings.identical
+    return settings.n_seq + own
+
+
 def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, other: Any = None) -> Any:
     """Returns a llama_context. Raises SettingError or ModelUnsupportedError where llama.cpp would abort.
 
@@ -90,9 +97,9 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
     if not head:
         _check_memory(model, cells, settings.kv_type)
     params = C.llama_context_default_params()
-    params.n_ctx = cells
+    params.n_ctx = cells + settings.identical  # for a row that is thrown away
     params.n_batch = params.n_ubatch = max(settings.chunk, settings.medium)
-    params.n_seq_max = settings.n_seq + keeps_order(model, settings) + has_parts(model, settings)
+    params.n_seq_max = sequences(model, settings)
     # a micro-batch must be longer than the snapshots, else llama.cpp aborts
     if model.has_recurrent_state and not head:
         params.n_rs_seq = max(0, min(settings.n_rows - 1, settings.chunk - 2, params.n_ctx - 2, SNAPSHOTS))

@@ -139,13 +139,13 @@ class Threads:
 
     own_work: ClassVar[int] = 0  # of ours beside evaluations now: it gets cores, up to half of them
 
-    def __init__(self, handle: Any, said: int | None, *, on_gpu: bool) -> None:
-        """said: a number given by the user; then it stays so, as on a graphics card."""
+    def __init__(self, handle: Any, given: int | None, *, fixed: bool) -> None:
+        """given: by the user; then it stays so. fixed: the usual number stays, too."""
         self.tried = 0.0
         self._handle = handle
-        self._now = self._most = most = said or threads_wanted()
+        self._now = self._most = most = given or threads_wanted()
         self._fewer = False  # than chosen, for `own_work`
-        fixed = said or threads_are_said() or on_gpu or most < 2
+        fixed = bool(fixed or given or threads_are_said() or most < 2)
         others = Others(children=False).cores if not fixed else None
         self._counts = None if fixed else (ThreadCount(most, others), ThreadCount(most))
 

@@ -16,8 +16,15 @@ import llama_cpp as C
 
 from edgespec.errors import EdgeSpecError, ModelFileError
 from edgespec.llama import remote
+from edgespec.llama.attention import with_attention
 from edgespec.llama.devices import cards
-from edgespec.llama.heads.head_settings import OF_NEXTN, head_settings, new_head_context, row_width
+from edgespec.llama.heads.head_settings import (
+    OF_NEXTN,
+    as_target,
+    head_settings,
+    new_head_context,
+    row_width,
+)
 from edgespec.llama.heads.hidden_rows import rows_kept
 from edgespec.llama.model import Model, listening, mtmd_cpp
 from edgespec.llama.projector import loaded
@@ -63,7 +70,7 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
                 log,
             )
     model, said = models[key]
-    settings = _settings(question)
+    settings = with_attention(model, _settings(question))
     with listening() as log:
         C.llama_free(new_context(model, settings))
     found = _weights(model, said, question.rules)
@@ -92,8 +99,9 @@ def _of_head(question: Question, target: str) -> dict[str, Any]:
             mtp=head.kind in OF_NEXTN,
         ) as model:
             settings = _settings(question)
-            beside = new_context(large, settings)
-            settings = head_settings(settings, head)
+            of_target = with_attention(large, settings)
+            beside = new_context(large, of_target)
+            settings = as_target(model, head_settings(settings, head), of_target)
             with listening() as log:
                 C.llama_free(new_head_context(model, settings, head, beside))
             C.llama_free(beside)

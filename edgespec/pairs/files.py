@@ -18,7 +18,7 @@ from edgespec.pairs.metadata_override import parse_overrides
 from edgespec.pairs.placement import Placement, placement
 from edgespec.pairs.projector import AUTO, NONE
 from edgespec.pairs.rope import AS_THE_FILE_SAYS, Rope
-from edgespec.pairs.settings import PairSettings
+from edgespec.pairs.settings import FLASH_ATTENTION, PairSettings
 from edgespec.pairs.store import installed_pair, note_use
 from edgespec.system import config
 from edgespec.system.machines import addresses
@@ -93,8 +93,10 @@ def pair_settings(
         n_ctx=arguments.ctx,
         kv_type=arguments.kv_type,
         draft_kv_type=arguments.draft_kv_type,
+        flash_attention=FLASH_ATTENTION[arguments.flash_attention],
         threads=arguments.threads,
-        n_gpu_layers=arguments.gpu_layers,
+        byte_identical=arguments.byte_identical,
+        n_gpu_layers=0 if arguments.byte_identical and arguments.gpu_layers < 0 else arguments.gpu_layers,
         placement=placement_of(arguments),
         draft_placement=placement_of(arguments, "_draft"),
         adapters=parse_adapters(arguments.lora),

@@ -16,7 +16,8 @@ from edgespec.pairs.rope import Rope
 from edgespec.system.cores import MOST_THREADS
 
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
-WHOLE_NUMBERS = ("f32", "f16", "bf16")  # the others come in blocks
+FLOATS = ("f32", "f16", "bf16")  # the others come in blocks
+FLASH_ATTENTION = {"on": True, "off": False, "auto": None}  # by what the flag says
 MOST_SLOTS = 32
 
 
@@ -27,7 +28,8 @@ class PairSettings:
     n_ctx: int | None = None  # tokens that one request may use, prompt and answer together
     kv_type: KvType = "f16"
     draft_kv_type: KvType = "f16"
-    flash_attention: bool | None = None
+    flash_attention: bool | None = None  # None: where it is faster on this machine
+    byte_identical: bool = False  # greedy and seeded texts do not depend, to the bit, on how they are made
     threads: int | None = None
     n_gpu_layers: int = -1  # -1 is as many as fit
     draft_gpu_layers: int | None = None  # None is as many as n_gpu_layers says
@@ -77,6 +79,23 @@ class PairSettings:
             )
         for kv_type in (self.kv_type, self.draft_kv_type):
             check_kv(kv_type, self.flash_attention)
+        if self.byte_identical:
+            self._check_byte_identical()
+
+    def _check_byte_identical(self) -> None:
+        """Raises SettingError for what would let digits depend on how a text is made."""
+        for flag, wrong in (
+            (f"--slots {self.slots}", self.slots > 1),
+            (f"--kv-type {self.kv_type}", self.kv_type not in FLOATS),
+            ("--flash-attention on", self.flash_attention is True),
+            (f"--gpu-layers {self.n_gpu_layers}", self.n_gpu_layers > 0),
+            ("--rpc", bool(self.rpc)),
+        ):
+            if wrong:
+                raise SettingError(
+                    "--byte-identical works for one request at a time, on the processor, without flash "
+                    f"attention: leave out {flag}"
+                )
 
 
 def whole(name: str, value: object, low: int, high: int) -> None:
@@ -97,5 +116,7 @@ def check_kv(kv_type: str, flash_attention: bool | None) -> None:
         raise SettingError(
             f"the KV cache type is {kv_type!r}: it must be one of {', '.join(get_args(KvType))}"
         )
-    if kv_type not in WHOLE_NUMBERS and flash_attention is False:
-        raise SettingError(f"a {kv_type} KV cache needs flash attention: leave it on, or keep f16")
+    if kv_type not in FLOATS and flash_attention is False:
+        raise SettingError(
+            f"a {kv_type} KV cache needs flash attention: leave out --flash-attention off, or keep f16"
+        )

@@ -7,19 +7,19 @@ streaming, clients that leave and clients that do not read are handled here, the
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
-from sse_starlette import ServerSentEvent
 
 from edgespec.chat.conversation import Composed, compose
-from edgespec.chat.forced_call import forced
+from edgespec.chat.forced_call import called_or_formed, forced
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mixed
@@ -29,7 +29,7 @@ from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
 from edgespec.server.dialects.openai.requests import ChatRequest, GenerationRequest
 from edgespec.server.embeddings import Embeddings
-from edgespec.server.event_stream import EventStream
+from edgespec.server.event_stream import Answerer, EventStream, to_its_end
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.json_body import n_characters
 from edgespec.server.media import fetched
@@ -41,14 +41,6 @@ from edgespec.server.supervisor import Supervisor
 from edgespec.server.turns import TurnReader, readers
 from edgespec.server.worker_life import WorkerLife
 from edgespec.system.limited_child import GIVEN_UP
-
-
-class Answerer(Protocol):
-    """Writes a generation in a dialect's format. Both raise Refusal before their first output."""
-
-    def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent | bytes]: ...
-
-    async def whole(self, generation: AnswerChoices) -> object: ...
 
 
 class Answering:
@@ -117,9 +109,10 @@ class Answering:
         others = [pair for pair in self.pairs.known() if pair.load != load]
         return longest_text(about.n_ctx), [name for pair in others for name in (pair.name, pair.target)]
 
-    def template(self, about: Loaded) -> str:
-        """Returns the chat template: the one given, the model's own, or ChatML."""
-        return self._given() or template_or_fallback(about.chat_template)
+    def template(self, about: Loaded, *, tools: bool = False) -> str:
+        """Returns the chat template: the one given, the model's own (for tools, if it has one), or ChatML."""
+        own = tools and about.tool_template
+        return self._given() or own or template_or_fallback(about.chat_template)
 
     def _given(self) -> str | None:
         return self.settings.chat_template if self.pairs.is_first(self.worker.load) else None
@@ -133,8 +126,8 @@ class Answering:
     async def composed(self, body: ChatRequest) -> tuple[Composed, list[Attachment]]:
         """Returns the prompt of a conversation, and the media that it has marks of; raises Refusal."""
         about = self.loaded()
-        template = self.template(about)
         tools = body.usable_tools()
+        template = self.template(about, tools=bool(tools))
         media: list[Attachment] = []
         await self._fetch_pictures(body, about)
         messages = [message.for_template(about.reads, media) for message in body.messages]
@@ -176,20 +169,26 @@ class Answering:
     async def chat_submits(self, body: ChatRequest) -> tuple[list[Submit], list[TurnReader], str]:
         """Returns the generations of a conversation, who reads each, and the prompt. Raises Refusal."""
         (composed, media), form = await self.composed(body), None
+        template = self.template(self.loaded(), tools=bool(composed.tools))
         if body.must_call:
             composed, schema = forced(composed)
             try:
                 form = json_schema(schema, lenient=True)
             except GrammarError as error:
                 raise invalid("tools", f"tools: {error}") from None
-        elif (wanted := body.form()) and composed.family.thoughts:
-            form = behind_thoughts(wanted, composed, self.template(self.loaded()))
+        elif wanted := body.form():
+            if composed.tools and wanted.kind == "json_schema" and not composed.family.whole:
+                composed, schema = called_or_formed(composed, json.loads(wanted.text))
+                wanted = json_schema(schema, lenient=wanted.lenient)
+            form = wanted
+            if composed.family.thoughts or composed.family.final:
+                form = behind_thoughts(wanted, composed, template)
         submits = body.submits(
             mixed(composed.text, media),
             add_bos=self.wants_bos(composed.text),
             defaults=self.defaults(),
             shown=composed.shown,
-            stops=(*composed.stops, *turn_end(self.template(self.loaded()))),
+            stops=(*composed.stops, *turn_end(template)),
             form=form,
         )
         several = body.parallel_tool_calls is not False
@@ -204,6 +203,8 @@ class Answering:
     async def n_tokens(self, body: ChatRequest) -> int:
         """Returns how many tokens the prompt of a conversation has."""
         composed, media = await self.composed(body)
+        if body.must_call:
+            composed, _ = forced(composed)
         prompt = mixed(composed.text, media)
         return await self.worker.n_tokens(prompt, add_bos=self.wants_bos(composed.text))
 
@@ -232,14 +233,20 @@ class Answering:
             progress=bool(body.stream and body.return_progress),
         )
         request.state.generation = generation  # for its line in the log
-        await generation.submit()
+        try:
+            await generation.submit()
+        except Refusal as refusal:
+            raise body.advised(refusal) from None
         if body.stream:
-            return stream(answerer.stream(generation), generation, self.settings.send_s)
+            events = to_its_end(answerer, generation, request.state.request_id)
+            return stream(events, generation, self.settings.send_s)
         return JSONResponse(await answerer.whole(generation))
 
 
 def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar:
     """Returns a form that leaves a model its reasoning: the answer is what follows it."""
+    if composed.family.final:
+        return replace(form, behind=composed.family.final)
     opening, closing = composed.family.thoughts[0]
     if composed.opened:
         return replace(form, behind=closing)

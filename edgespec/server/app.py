@@ -28,7 +28,7 @@ from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
 from edgespec.server.own_routes import OwnRoutes
 from edgespec.server.pairs import Pairs
-from edgespec.server.refusal import ErrorShape, Refusal, quoted
+from edgespec.server.refusal import ErrorShape, Refusal, fault, quoted
 from edgespec.server.settings import ServerSettings
 from edgespec.server.supervisor import Supervisor
 
@@ -147,6 +147,4 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    id = request.state.request_id
-    sentence = f"a fault of EdgeSpec's own ({type(error).__name__}): its log has more under {id}"
-    return await _refusal(request, Refusal(500, sentence, code="internal_error"))
+    return await _refusal(request, fault(error, request.state.request_id))

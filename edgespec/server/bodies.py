@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from asyncio.subprocess import Process
@@ -19,15 +20,16 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
-from edgespec.server.json_body import WrongBodyError, parsed, too_many
+from edgespec.server.json_body import WrongBodyError, parsed
 from edgespec.server.presence import unless_gone
-from edgespec.server.refusal import GONE, Refusal
+from edgespec.server.refusal import GONE, Refusal, unavailable
 from edgespec.system.isolate import PRIVATE
 
 LARGE = 2**17  # bytes; smaller bodies are parsed in a few milliseconds
 AT_ONCE = 2  # large bodies that are read at the same time
 PER_S = 2**26  # bytes of large bodies that are taken in a second: who answers needs the cores, too
 LONGEST_S = 30.0  # for one, on a machine that gives the child little time
+TOO_LONG = f"reading the body took more than {LONGEST_S:.0f} s"
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Route = tuple[str, Callable[..., Any], *tuple[str, ...]]  # methods, handler, paths
 _Longest = tuple[int | None, list[str]]
@@ -150,13 +152,16 @@ async def _read_in_child(body: list[bytes], longest: _Longest) -> Any:
             answer = await _answer(process, body)
             await process.wait()  # or `kill` might take its end from who waits for it
     except TimeoutError:
-        raise too_many() from None
+        raise Refusal(408, f"{TOO_LONG}: send less, or try again", code="body_too_slow") from None
     finally:
         if process.returncode is None:
             process.kill()
         await process.communicate()  # reads what is left, without which some Pythons never tell its end
-    if not answer:  # it was killed, for the processor's time or by somebody else
-        raise too_many()
+    if not answer and process.returncode == -signal.SIGXCPU:
+        raise Refusal(408, f"{TOO_LONG} of the processor: send less", code="body_too_slow")
+    if not answer:
+        why = "the process that reads large bodies was ended from outside: try again"
+        raise unavailable(why)
     value = pickle.loads(answer)
     if isinstance(value, WrongBodyError):
         raise value

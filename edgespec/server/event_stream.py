@@ -5,7 +5,9 @@ A stream may begin before its model is loaded; signs keep clients and proxies wa
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -15,17 +17,19 @@ from starlette.types import Message, Receive, Scope, Send
 
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.presence import unless_gone
-from edgespec.server.refusal import Refusal, invalid
+from edgespec.server.refusal import Refusal, fault, invalid
 
 NEWLINE = "\n"  # as OpenAI and llama-server end lines: some clients look for "\n\n" alone
 PING_S = 15
 SIGN_S = 3.0  # before the first sign, and between two
+_log = logging.getLogger(__name__)
 
 
 def event(data: object, name: str | None = None) -> ServerSentEvent:
     """Returns an event that carries JSON."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return ServerSentEvent(text, event=name, sep=NEWLINE)
+    text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    whole = text.encode("utf-8", "backslashreplace").decode()  # JSON's way of writing half a character
+    return ServerSentEvent(whole, event=name, sep=NEWLINE)
 
 
 def done() -> ServerSentEvent:
@@ -33,11 +37,43 @@ def done() -> ServerSentEvent:
     return ServerSentEvent("[DONE]", sep=NEWLINE)
 
 
+class Answerer(Protocol):
+    """Writes a generation in a dialect's format. `stream` and `whole` raise Refusal, also in the middle."""
+
+    def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent | bytes]: ...
+
+    def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent | bytes:
+        """Returns the last event of a stream that has failed."""
+        ...
+
+    async def whole(self, generation: AnswerChoices) -> object: ...
+
+
+async def to_its_end(
+    answerer: Answerer, generation: AnswerChoices, request_id: str
+) -> AsyncIterator[ServerSentEvent | bytes]:
+    """Yields the events of a stream; whatever ends it too soon is its last event."""
+    try:
+        async for one in answerer.stream(generation):
+            yield one
+    except Refusal as refusal:
+        yield answerer.failed(refusal, generation)
+    except Exception as error:
+        _log.exception("a fault of EdgeSpec's own in the stream of %s", request_id)
+        generation.failed = "internal_error"
+        yield answerer.failed(fault(error, request_id), generation)
+
+
 class EventStream(EventSourceResponse):
     """A stream that closes its generation at the end, even if it was never started."""
 
     ping_s = PING_S
     kind = "text/event-stream"
+
+    @staticmethod
+    def failed(error: bytes) -> bytes:
+        """Returns the last event of a stream that failed before its answer had begun. error: JSON."""
+        return b"data: %b\n\n" % error
 
     @staticmethod
     def sign(model: str, progress: float) -> bytes:
@@ -62,10 +98,12 @@ class EventStream(EventSourceResponse):
 class EarlyStream(Response):
     """The answer of a request whose answer is still being prepared; `working` gives it."""
 
-    def __init__(self, working: asyncio.Task[object], media_type: str, sign: Callable[[], bytes]) -> None:
-        """sign: returns what its client takes for one."""
-        super().__init__(media_type=media_type)
-        self._working, self._sign = working, sign
+    def __init__(
+        self, working: asyncio.Task[object], kind: type[EventStream], sign: Callable[[], bytes]
+    ) -> None:
+        """kind: of the stream that is prepared. sign: returns what its client takes for one."""
+        super().__init__(media_type=kind.kind)
+        self._working, self._kind, self._sign = working, kind, sign
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -84,6 +122,10 @@ class EarlyStream(Response):
             await send(self._failed(invalid(None, error.errors()[0]["msg"]), scope))
         except Refusal as refusal:
             await send(self._failed(refusal, scope))
+        except Exception as error:
+            id = scope["state"]["request_id"]
+            _log.exception("a fault of EdgeSpec's own before the stream of %s", id)
+            await send(self._failed(fault(error, id), scope))
         finally:
             self._working.cancel()
 
@@ -96,18 +138,17 @@ class EarlyStream(Response):
 
     def _failed(self, refusal: Refusal, scope: Scope) -> Message:
         text = json.dumps(refusal.shaped(scope["path"], scope["state"])).encode()
-        lines = self.media_type != "text/event-stream"
-        return {"type": "http.response.body", "body": text + b"\n" if lines else b"data: %b\n\n" % text}
+        return {"type": "http.response.body", "body": self._kind.failed(text)}
 
 
 async def at_once_or_early(
-    working: asyncio.Task[object], media_type: str, sign: Callable[[], bytes]
+    working: asyncio.Task[object], kind: type[EventStream], sign: Callable[[], bytes]
 ) -> object:
     """Returns the answer if it comes soon, or else a stream that begins before it. Raises what it raises."""
     try:
         if (await asyncio.wait((working,), timeout=SIGN_S))[0]:
             return working.result()
-        return EarlyStream(working, media_type, sign)
+        return EarlyStream(working, kind, sign)
     except BaseException:
         working.cancel()
         raise

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from pydantic import BaseModel, StrictFloat, StrictInt, StrictStr
+from pydantic import StrictFloat, StrictInt, StrictStr
 
 from edgespec.chat.fill_in import LAST_FILE, REPOSITORY, SNIPPET, Chunk, Gap, arranged
 from edgespec.server.answering import Answering
-from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.fields import Fields, Listed
 from edgespec.server.refusal import Refusal
 from edgespec.server.worker_life import WorkerLife
 
@@ -15,7 +15,7 @@ EXPECTED = 256  # tokens of an answer whose length is not given
 MARKS = 16  # more than the tokens that mark the parts
 
 
-class ExtraChunk(BaseModel):
+class ExtraChunk(Fields):
     """Text from elsewhere in the project."""
 
     text: StrictStr
@@ -23,7 +23,7 @@ class ExtraChunk(BaseModel):
     time: StrictInt | StrictFloat | None = None
 
 
-class GapFields(BaseModel):
+class GapFields(Fields):
     """The text around the gap. prompt: the part of the gap that is already written."""
 
     input_prefix: StrictStr

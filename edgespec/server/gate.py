@@ -77,6 +77,7 @@ def _gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
         allow_methods=["GET", "POST", "DELETE", "OPTIONS"],
         allow_headers=["*"],
         allow_credentials=True,
+        allow_private_network=True,
         allow_origin_regex=_pages(origins),
     )
     return _Drain(_Door(app, settings.hosts, origins))
@@ -96,7 +97,9 @@ class _Drain:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        whole = headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
+        chunked, length = "transfer-encoding" in headers, headers.get("content-length")
+        whole = (length or "0") == "0" and not chunked
+        twofold = chunked and length is not None  # a proxy may see another end of it: RFC 9112 6.1
         held_back = headers.get("expect", "").lower() == "100-continue"  # until something is read
 
         async def reading() -> Message:
@@ -112,7 +115,7 @@ class _Drain:
                 async with asyncio.timeout(DRAIN_S):
                     while not (whole or held_back):
                         await reading()
-            if not whole and message["type"] == "http.response.start":
+            if (twofold or not whole) and message["type"] == "http.response.start":
                 whole = True  # or the rest of the answer would wait as long again
                 headers = [*message.get("headers", ()), (b"connection", b"close")]
                 message = {**message, "headers": headers}

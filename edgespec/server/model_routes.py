@@ -10,12 +10,13 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
-from pydantic import BaseModel, StrictBool, StrictStr
+from pydantic import StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from edgespec.engine.messages import LoadRequest
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
+from edgespec.server.dialects.fields import Fields
 from edgespec.server.engine_status import EngineStatus, State
 from edgespec.server.event_stream import NEWLINE, PING_S, done, event
 from edgespec.server.front_page import FILES, FOLDER, HEADERS, Recent, ShownModel, front_page, now_section
@@ -25,7 +26,7 @@ from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
 
 
-class ModelChange(BaseModel):
+class ModelChange(Fields):
     """POST /edgespec/models. force: ends running answers instead of waiting for them."""
 
     action: Literal["load", "unload"] = "load"
@@ -34,7 +35,7 @@ class ModelChange(BaseModel):
     stream: StrictBool = False
 
 
-class NamedModel(BaseModel):
+class NamedModel(Fields):
     """POST /models/load and /models/unload, llama-server's."""
 
     model: StrictStr

@@ -113,6 +113,12 @@ def closed(path: str, flag: str) -> Refusal:
     return Refusal(501, f"{path} is closed here: the server was started with {flag}", code="closed")
 
 
+def fault(error: Exception, request_id: str) -> Refusal:
+    """A fault of ours."""
+    sentence = f"a fault of EdgeSpec's own ({type(error).__name__}): its log has more under {request_id}"
+    return Refusal(500, sentence, code="internal_error")
+
+
 def from_worker(refused: Refused) -> Refusal:
     """Returns the HTTP error for a worker's refusal."""
     if refused.kind == "too_long":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import EngineDiedError
-from edgespec.system.isolate import cause_of_death
+from edgespec.system.isolate import cause_of_death, kills_for_memory
 
 LONGEST_S = 600.0  # loading a model from a slow disk may take minutes
 LAST_S = 5.0  # between a child's last output and its end
@@ -39,6 +39,7 @@ class JsonChild:
         self._folder = tempfile.TemporaryDirectory(prefix="edgespec-")
         self._noise = Path(self._folder.name) / "stderr"
         self._child: subprocess.Popen[bytes] | None = None
+        self._kills_before: int | None = None
 
     def __enter__(self) -> JsonChild:
         return self
@@ -87,12 +88,13 @@ class JsonChild:
         if overran:
             return ChildDiedError(f"it did not finish in {self._longest_s:.0f} seconds", by_itself=False)
         noise = self._noise.read_text(encoding="utf-8", errors="replace")
-        if cause := cause_of_death(child.returncode, noise):
+        if cause := cause_of_death(child.returncode, noise, self._kills_before):
             return ChildDiedError(cause, by_itself=False)
         last = (noise.strip().splitlines() or [f"it ended with exit code {child.returncode}"])[-1]
         return ChildDiedError(last, by_itself=True)
 
     def _started(self) -> subprocess.Popen[bytes]:
+        self._kills_before = kills_for_memory()
         with open(self._noise, "w", encoding="utf-8") as noise:
             return subprocess.Popen(
                 [sys.executable, "-P", "-m", self._module],

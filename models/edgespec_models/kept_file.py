@@ -8,11 +8,13 @@ import glob
 import itertools
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PART = ".part"  # how the name of an unfinished file ends
+WEEK = 7 * 24 * 3600.0  # seconds
 _numbers = itertools.count()
 
 
@@ -72,3 +74,8 @@ def copy_whole(source: Path, path: Path) -> None:
     """Replaces a file by a copy of another. Raises OSError if that fails."""
     with replacing(path) as aside:
         shutil.copyfile(source, aside)
+
+
+def is_recent(path: Path) -> bool:
+    """Returns whether what a file says of this machine was measured within a week: machines change."""
+    return 0 <= time.time() - path.stat().st_mtime < WEEK

@@ -1,7 +1,8 @@
 """The project's bars: EdgeSpec against plain decoding, its own fixed lengths, and llama-server, in turn.
 
-    python tests/benchmarks/bars.py FOLDER --peer PATH/llama-server [--sizes ...] [--qualities ...]
-        [--temperatures 0 1] [--prompts 4] [--prompt-tokens 1000] [-n 96] [--json FILE]
+    python tests/benchmarks/bars.py FOLDER --peer PATH/llama-server [--newer PYTHON] [--sizes ...]
+        [--qualities ...] [--temperatures 0 1] [--prompts 4] [--prompt-tokens 1000] [-n 96] [--lengths 3 7]
+        [--peer-lengths 2 5] [--flash on off] [--json FILE]
 
 Pairs are made by `pairs.py`, in FOLDER. All lines answer every prompt in random order, with empty
 caches; a speed is that of decoding, first token excluded; ratios are geometric means over prompts with
@@ -9,6 +10,10 @@ their 95 % interval. The best of several lengths is chosen on one half of the pr
 other. Prompts are held-out ones of the embedded pair. With the worst draft the model drafts alone and is
 compared with plain decoding only, as the goal of never being slower asks. With `--qualities mtp` there is no
 draft: the MTP block in the target's file guesses, for both programs, and lengths go to 8.
+
+PYTHON has xllamacpp, a wheel of a newer llama.cpp: a second peer, whose drafts are judged by p/q above
+temperature 0. Peers run with flash attention as they come, or with each of --flash; all of it counts where
+a peer is taken at its best.
 
 EdgeSpec starts each table knowing only the costs of the pair. Contests are reported for all prompts, and
 for those after the first: what it learned is kept, so a pair is new only once.
@@ -18,9 +23,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -48,6 +56,8 @@ HEAD_LENGTHS, PEER_HEAD_LENGTHS = (1, 2, 3, 5, 8), (1, 2, 5, 8)
 PROMPT_TOKENS = 400  # longer ones are cut at the front
 FILLING = 24  # prompts that stand before those that are to be long
 N_CTX = 2048
+NEWER = "xllamacpp"
+FLASH = {"auto": None, "on": True, "off": False}
 
 
 def prompts(n: int) -> tuple[Prompt, ...]:
@@ -69,30 +79,57 @@ def prompt_ids(pair: Pair, asking: Sequence[Prompt], n_tokens: int | None) -> di
     }
 
 
-def lengths(quality: str) -> tuple[Sequence[int], Sequence[int]]:
-    """Returns the fixed lengths that are tried: ours, and the peer's beside its default."""
-    return (HEAD_LENGTHS, PEER_HEAD_LENGTHS) if quality == HEAD else (LENGTHS, PEER_LENGTHS)
+def lengths(quality: str, chosen: argparse.Namespace) -> tuple[Sequence[int], Sequence[int]]:
+    """Returns the fixed lengths that are tried: ours, and the peers' besides their default."""
+    usual = (HEAD_LENGTHS, PEER_HEAD_LENGTHS) if quality == HEAD else (LENGTHS, PEER_LENGTHS)
+    wanted = chosen.lengths, chosen.peer_lengths
+    return tuple(given if given is not None else of for given, of in zip(wanted, usual, strict=True))  # type: ignore[return-value]
 
 
-def lines(mode: Mode, quality: str, *, peer: bool) -> list[Line]:
+def peers_of(
+    chosen: argparse.Namespace, settings: PeerSettings, opened: ExitStack
+) -> dict[str, PeerSettings]:
+    """Returns each peer with each kind of attention, by what its lines are called."""
+    programs = {NAME: chosen.peer} if chosen.peer else {}
+    if chosen.newer:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        server = Path(__file__).with_name("xllamacpp_server.py").resolve()
+        program = folder / NEWER
+        program.write_text(f'#!/bin/sh\nexec {shlex.quote(chosen.newer)} {shlex.quote(str(server))} "$@"\n')
+        program.chmod(0o755)
+        programs[NEWER] = program
+    return {
+        name if flash == "auto" else f"{name} -fa {flash}": replace(
+            settings, program=program, flash_attention=FLASH[flash], probabilistic=name == NEWER
+        )
+        for name, program in programs.items()
+        for flash in chosen.flash
+    }
+
+
+def lines(mode: Mode, quality: str, peers: Sequence[str], chosen: argparse.Namespace) -> list[Line]:
     """Returns what is compared."""
     found = [Line(mode, PLAIN, plain=True), Line(mode, OURS)]
     if quality == "worst":
         return found
-    found += [Line(mode, f"{OURS} n={k}", draft_length=k) for k in lengths(quality)[0]]
-    if peer:
-        found += [Line(mode, f"{NAME} plain", plain=True, peer=True), Line(mode, NAME, peer=True)]
-        found += [Line(mode, f"{NAME} n={k}", draft_length=k, peer=True) for k in lengths(quality)[1]]
+    ours, theirs = lengths(quality, chosen)
+    found += [Line(mode, f"{OURS} n={k}", draft_length=k) for k in ours]
+    for name in peers:
+        found += [Line(mode, f"{name} plain", plain=True, peer=True), Line(mode, name, peer=True)]
+        found += [Line(mode, f"{name} n={k}", draft_length=k, peer=True) for k in theirs]
     return found
 
 
-def run(size: str, quality: str, temperature: float, chosen: argparse.Namespace) -> tuple[Measured, str]:
-    """Measures one pair at one temperature; returns the samples and a line on the pair's costs."""
+def run(
+    size: str, quality: str, temperature: float, chosen: argparse.Namespace
+) -> tuple[Measured, str, Mapping[str, PeerSettings]]:
+    """Measures one pair at one temperature; returns the samples, a line on its costs, and the peers."""
     mode: Mode = "greedy" if temperature == 0 else "sampled"
     target = target_file(chosen.folder, size, quality)
     draft = None if quality == HEAD else draft_file(chosen.folder, size, quality)
-    wanted = lines(mode, quality, peer=chosen.peer is not None)
-    with Pair(target, draft, PairSettings(n_ctx=N_CTX, remember=False)) as pair:
+    n_ctx = max(N_CTX, (chosen.prompt_tokens or 0) + chosen.max_tokens + 64)
+    with ExitStack() as opened:
+        pair = opened.enter_context(Pair(target, draft, PairSettings(n_ctx=n_ctx, remember=False)))
         never = {token: -float("inf") for token in pair.target.end_tokens}  # texts of one length
         sampling = Sampling(temperature=temperature, top_p=1.0, min_p=0.0, logit_bias=never)
         drafter: DrafterName = "model" if quality == "worst" else "auto"
@@ -105,20 +142,33 @@ def run(size: str, quality: str, temperature: float, chosen: argparse.Namespace)
         tokens = prompt_ids(pair, asking, chosen.prompt_tokens)
         ours = PairTaker(pair, asked, tokens, lambda: False)
         settings = PeerSettings(
-            program=chosen.peer or Path(),
+            program=Path(),
             target=target,
             draft=draft,
             head=pair.head.variant if pair.head else None,
             threads=threads_wanted(),
-            n_ctx=N_CTX,
+            n_ctx=n_ctx,
         )
-        with PeerTaker(settings, wanted, asked, tokens, lambda: False) as theirs:
-            theirs.warm_up(wanted)
-            units = units_for(asking, wanted, repeats=1, rng=np.random.default_rng(1))
-            ours(wanted[0], units[0])  # warm
-            return measure(
-                units, lambda line, unit: (theirs if line.peer else ours)(line, unit), budget_s=chosen.seconds
-            ), about
+        peers = peers_of(chosen, settings, opened)
+        wanted = lines(mode, quality, [*peers], chosen)
+        theirs = {}
+        for name, of in peers.items():
+            own = [line for line in wanted if line.peer and peer_of(line, peers) == name]
+            theirs[name] = opened.enter_context(PeerTaker(of, own, asked, tokens, lambda: False))
+            theirs[name].warm_up(own)
+        units = units_for(asking, wanted, repeats=1, rng=np.random.default_rng(1))
+        ours(wanted[0], units[0])  # warm
+        taken = measure(
+            units,
+            lambda line, unit: (theirs[peer_of(line, peers)] if line.peer else ours)(line, unit),
+            budget_s=chosen.seconds,
+        )
+        return taken, about, peers
+
+
+def peer_of(line: Line, peers: Mapping[str, PeerSettings]) -> str:
+    """Returns the peer that a line is of."""
+    return max((name for name in peers if line.name.startswith(name)), key=len)
 
 
 def told(ratio: Ratio | None) -> str:
@@ -136,31 +186,40 @@ def whole_requests(samples: Sequence[Sample]) -> Ratio | None:
     ])  # fmt: skip
 
 
-def report(size: str, quality: str, temperature: float, measured: Measured, about: str, peer: bool) -> None:
+def report(
+    size: str,
+    quality: str,
+    temperature: float,
+    measured: Measured,
+    about: str,
+    peers: Sequence[str],
+    chosen: argparse.Namespace,
+) -> None:
     """Prints one table."""
     mode: Mode = "greedy" if temperature == 0 else "sampled"
     busy = max(measured.others, default=0.0)
     what = f"{HEAD} head" if quality == HEAD else f"{quality} draft"
     print(f"\n{size}, {what}, temperature {temperature:g}: {about}; others' load {busy:.1f} cores")
-    for line in lines(mode, quality, peer=peer):
+    for line in lines(mode, quality, peers, chosen):
         figures = summary(measured.samples, mode, line.name, PLAIN)
         accepted = f"{figures.acceptance_rate:.2f}" if figures.acceptance_rate is not None else "-"
         tail = "" if figures.seconds is None else ", ".join(
             f"{name} {share / sum(figures.seconds.values()):.0%}" for name, share in figures.seconds.items()
         )  # fmt: skip
         speed = f"{figures.tok_per_s or 0:7.1f} tok/s"
-        print(f"  {line.name:18} {speed}  {told(figures.speedup):22} {accepted:5} {tail}")
-    fixed = [f"{OURS} n={k}" for k in lengths(quality)[0]]
-    theirs = [f"{NAME} n={k}" for k in lengths(quality)[1]] + [NAME]
+        print(f"  {line.name:24} {speed}  {told(figures.speedup):22} {accepted:5} {tail}")
+    of_ours, of_theirs = lengths(quality, chosen)
+    fixed = [f"{OURS} n={k}" for k in of_ours]
+    theirs = [name + end for name in peers for end in ("", " plain", *(f" n={k}" for k in of_theirs))]
     first = measured.samples[0].unit
     known = [sample for sample in measured.samples if sample.unit != first]
-    for name, candidates in (("best fixed length", [PLAIN, *fixed]), (f"{NAME} at its best", theirs)):
+    for name, candidates in (("best fixed length", [PLAIN, *fixed]), ("the peers at their best", theirs)):
         for which, samples in (("", measured.samples), (", first prompt apart", known)):
             contest = against_best(samples, mode, OURS, candidates)
             if contest:
                 print(f"  {OURS} / {name} {contest.chosen}{which}: {told(contest.ratio)}")
-    if peer and quality != "worst":
-        print(f"  {OURS} / {NAME} as it comes: {told(speedup(measured.samples, OURS, NAME))}")
+    for name in peers if quality != "worst" else ():
+        print(f"  {OURS} / {name} as it comes: {told(speedup(measured.samples, OURS, name))}")
     print(f"  whole requests, {OURS} / {PLAIN}: {told(whole_requests(measured.samples))}")
     sys.stdout.flush()
 
@@ -169,6 +228,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--peer", type=Path)
+    parser.add_argument("--newer", help="a Python that has xllamacpp")
+    parser.add_argument("--flash", nargs="+", choices=[*FLASH], default=["auto"])
+    parser.add_argument("--lengths", type=int, nargs="*")
+    parser.add_argument("--peer-lengths", type=int, nargs="*")
     parser.add_argument("--sizes", nargs="+", default=["0.6B-F16", "1.1B-Q4_0"])
     parser.add_argument("--qualities", nargs="+", choices=(*QUALITIES, HEAD), default=list(QUALITIES))
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
@@ -182,8 +245,8 @@ def main() -> None:
     for size in chosen.sizes:
         for quality in chosen.qualities:
             for temperature in chosen.temperatures:
-                measured, about = run(size, quality, temperature, chosen)
-                report(size, quality, temperature, measured, about, chosen.peer is not None)
+                measured, about, peers = run(size, quality, temperature, chosen)
+                report(size, quality, temperature, measured, about, [*peers], chosen)
                 everything.append({
                     "size": size, "quality": quality, "temperature": temperature, "costs": about,
                     "samples": [asdict(sample) for sample in measured.samples], "others": measured.others,

@@ -139,7 +139,6 @@ def measure(
             "tok_per_s": {way: tokens[way] / spent[way] for way in ways},
             "drafted_per_round": {way: drafted[way] / rounds[way] for way in ways},
             "draft_ms": 1000 * costs.draft.seconds(1),
-            "others": costs.beside is not None,
         }
 
 

@@ -286,6 +286,16 @@ def test_a_call_within_a_thought_counts_where_the_thought_is_never_closed(name: 
         assert (content, calls) == ("", []) and reasoning.replace(" ", "").startswith("hm" + first[:4])
 
 
+@pytest.mark.parametrize("name", SAID)
+def test_no_tool_is_called_that_was_not_offered(name: str) -> None:
+    """gpt-oss called tools with `tool_choice: none`, and names that nobody offered reached the client."""
+    family, text = SAID[name]
+    for tools in ({}, None, {"other": {}}):
+        for parts in ([text], list(text)):
+            content, reasoning, calls = gathered(family, parts, tools)
+            assert calls == [] and A.splitlines()[0] in (content + reasoning).replace("\\", "")
+
+
 def test_every_family_has_an_example_here() -> None:
     """Llama's has a test of its own below."""
     families = {family.name for _, family in known.MARKERS if family.calls or family.whole}

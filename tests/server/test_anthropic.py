@@ -14,7 +14,7 @@ from served import Served
 HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]
 GREEDY: dict[str, Any] = {"extra_body": {"temperature": 0}}
 DOCS = {
-    "name": "get_docstring",
+    "name": "search_docs",
     "description": "Returns the docstring of a Python object.",
     "input_schema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
 }
@@ -120,6 +120,35 @@ def test_a_stamp_that_changes_does_not_spoil_the_cache(client: anthropic.Anthrop
     assert stamped("00b7f").usage.input_tokens <= 2
 
 
+def test_a_prompt_that_must_call_is_counted_as_it_is_read(dialects: Served) -> None:
+    asked = {"messages": [{"role": "user", "content": "Well?"}], "tools": [DOCS]}
+    for choice in ("auto", "any", "none"):
+        body = {**asked, "tool_choice": {"type": choice}}
+        usage = dialects.ask("/v1/messages", {**body, "max_tokens": 1}).json["usage"]
+        counted = dialects.ask("/v1/messages/count_tokens", body).json["input_tokens"]
+        assert counted == usage["input_tokens"] + usage["cache_read_input_tokens"]
+
+
+def test_a_found_page_is_in_the_prompt(dialects: Served) -> None:
+    """`search_result` blocks were dropped silently."""
+    page = {
+        "type": "search_result",
+        "source": "https://example.com/page",
+        "title": "A page",
+        "content": [{"type": "text", "text": "zqfoundqz " * 50}],
+        "citations": {"enabled": True},
+    }
+    tool = {"type": "tool_reference", "tool_name": "search_docs"}
+
+    def count(*blocks: Any) -> int:
+        body = {"messages": [{"role": "user", "content": [*blocks, {"type": "text", "text": "Well?"}]}]}
+        return int(dialects.ask("/v1/messages/count_tokens", body).json["input_tokens"])
+
+    assert count(page) > count() + 100 and count(tool) > count()
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [page]}
+    assert count(result) > count() + 100
+
+
 def test_mistakes_have_anthropics_shape(client: anthropic.Anthropic, dialects: Served) -> None:
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "x"}}
     for fields, word in (
@@ -128,7 +157,8 @@ def test_mistakes_have_anthropics_shape(client: anthropic.Anthropic, dialects: S
         ({"messages": [{"role": "king", "content": "x"}]}, "king"),
         ({"messages": [{"role": "user", "content": [picture]}]}, "image input is not supported"),
         ({"tool_choice": {"type": "tool"}, "tools": [DOCS]}, "tool_choice"),
-        ({"messages": [{"role": "user", "content": "word " * 3000}]}, "context size"),
+        ({"messages": [{"role": "user", "content": "word " * 3000}]}, "prompt is too long: 30"),
+        ({"messages": [{"role": "user", "content": "word " * 3000}]}, " tokens > 2048 maximum"),
     ):
         with pytest.raises(anthropic.BadRequestError) as caught:
             create(client, **fields)

@@ -25,6 +25,7 @@ from tiny_gguf import write_llama, write_reranker
 
 from edgespec.llama.model import Model
 from edgespec.server.embeddings import Embeddings
+from edgespec.system.isolate import kills_for_memory
 
 PEER = os.environ.get("EDGESPEC_TEST_PEER")
 TEXTS = ["hello world", "the quick brown fox jumps over the lazy dog", "a", "hello world"]
@@ -136,12 +137,35 @@ def test_what_cannot_be_embedded_is_told_in_one_sentence(
     assert vectors(client, "the next one").shape == (1, 64)
 
 
+def test_ollamas_clients_get_vectors_of_the_model_they_name(server: Served, model: Path) -> None:
+    """Any name was answered with the vectors of --embed's model; Ollama has 404, and none for no texts."""
+    for path in ("/api/embed", "/api/embeddings"):
+        answered = server.ask(path, {"model": "nobody", "input": "x", "prompt": "x"})
+        assert answered.status == 404 and "no model 'nobody' makes vectors here" in answered.error
+    assert server.ask("/api/embed", {"model": "mean:latest", "input": []}).json["embeddings"] == []
+    assert server.ask("/api/embed", {"model": "mean", "input": ["x"]}).status == 200
+
+
+def test_a_model_of_the_hubs_cache_has_the_name_of_its_link(model: Path, tmp_path: Path) -> None:
+    """It was named by the hash of its blob."""
+    from edgespec.commands.serve.command import _pooling_model
+
+    blob = tmp_path / "5f" / ("0" * 64)
+    blob.parent.mkdir()
+    blob.write_bytes(model.read_bytes())
+    link = tmp_path / "embedder-Q8_0.gguf"
+    link.symlink_to(blob)
+    assert Embeddings(_pooling_model(str(link), "--embed")).name == "embedder-Q8_0"
+
+
 def test_a_child_that_dies_is_told_and_replaced(server: Served, client: openai.OpenAI) -> None:
     vectors(client, "x")
     [child] = server.children("edgespec.llama.embedding_child")
     child.kill()
     answered = server.ask("/v1/embeddings", {"input": "x"})
     assert answered.status == 500 and "embedding failed" in answered.error["message"]
+    if kills_for_memory() is not None:  # the system tells that nothing was short of it
+        assert "by a person or another program" in answered.error["message"]
     assert vectors(client, "x").shape == (1, 64)
     assert server.chat(max_tokens=2).status == 200, "the engine is another process"
 

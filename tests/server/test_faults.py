@@ -307,7 +307,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\x03\0\0\0" + bytes(100))
     empty = tmp_path / "keys"
-    empty.write_text("\n")
+    empty.write_text("\n# laptop\n")
     for flags, words, expected in (
         (("--target", "nothing.gguf"), "there is no file nothing.gguf", 1),
         (("--port", "70000"), "--port is 70000", 2),

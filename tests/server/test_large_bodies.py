@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 from asyncio.subprocess import Process
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,8 +134,27 @@ def test_a_reader_whose_answer_nobody_wants_any_more_ends(monkeypatch: pytest.Mo
             await bodies._read_in_child([json.dumps(["x" * 1000] * 2000).encode()], (None, []))
 
     monkeypatch.setattr(bodies, "_answer", given_up)
-    with pytest.raises(WrongBodyError):
+    with pytest.raises(Refusal, match="reading the body took more than 30 s"):
         asyncio.run(play())
+
+
+@posix
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGKILL, "was ended from outside: try again"), (signal.SIGXCPU, "took more than 30 s of")],
+)
+def test_a_reader_that_is_killed_is_no_fault_of_the_body(
+    number: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was refused for "more than 10,000 objects", whatever it held."""
+
+    async def killed(process: Process, body: list[bytes]) -> bytes:
+        process.send_signal(number)
+        return b""
+
+    monkeypatch.setattr(bodies, "_answer", killed)
+    with pytest.raises(Refusal, match=said):
+        asyncio.run(bodies._read_in_child([b"{}"], (None, [])))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "9" * 400 + ".0"])

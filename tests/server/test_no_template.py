@@ -17,9 +17,18 @@ from edgespec.client.client import Client
 ASKED: Any = [{"role": "system", "content": "ab"}, {"role": "user", "content": "cd"}]
 
 
+TOOLS = (
+    "with tools:{% for tool in tools %}{{ tool | tojson }}{% endfor %}<tool_call>"
+    "{% for m in messages %}{{ m.content }}{% endfor %}"
+)
+
+
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_gguf.write_llama(tmp_path_factory.mktemp("models") / "bare.gguf", chat_template=None)
+    path = tmp_path_factory.mktemp("models") / "bare.gguf"
+    return tiny_gguf.write_llama(
+        path, chat_template=None, metadata={"tokenizer.chat_template.tool_use": TOOLS}
+    )
 
 
 def test_it_is_spoken_to_in_chatml_and_that_is_said_once(bare: Path, tmp_path: Path) -> None:
@@ -36,6 +45,9 @@ def test_it_is_spoken_to_in_chatml_and_that_is_said_once(bare: Path, tmp_path: P
         assert prompt == (
             "<|im_start|>system\nab<|im_end|>\n<|im_start|>user\ncd<|im_end|>\n<|im_start|>assistant\n"
         )
+        tools = [{"type": "function", "function": {"name": "look"}}]
+        prompt = server.ask("/apply-template", {"messages": ASKED, "tools": tools}).json["prompt"]
+        assert prompt.startswith("with tools:{") and prompt.endswith("<tool_call>abcd"), "a file may have two"
         props = server.ask("/props").json
         assert props["chat_template"] == WELL_KNOWN["chatml"][0]
         assert props["chat_template_source"] == "chatml"

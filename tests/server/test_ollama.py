@@ -218,3 +218,16 @@ def test_where_programs_look_for_ollama_it_answers_unless_that_is_taken(tmp_path
         asked = {origin: second.ask("/api/version", headers={"Origin": origin}) for origin in PAGES}
         assert {origin: answered.status for origin, answered in asked.items()} == PAGES
         assert asked["app://obsidian.md"].headers["access-control-allow-origin"] == "app://obsidian.md"
+
+
+def test_a_list_is_looked_for_and_models_are_compared(dialects: Served) -> None:
+    """HEAD was refused, and the digest of a model that runs was not that of the same one in the list."""
+    import urllib.request
+
+    root = dialects.url.removesuffix("/v1")
+    for path in ("/api/tags", "/api/version"):
+        with urllib.request.urlopen(urllib.request.Request(root + path, method="HEAD")) as answer:
+            assert answer.status == 200 and answer.read() == b""
+    listed = {one["name"]: one["digest"] for one in dialects.ask("/api/tags").json["models"]}
+    running = {one["name"]: one["digest"] for one in dialects.ask("/api/ps").json["models"]}
+    assert running and running.items() <= listed.items()

@@ -136,7 +136,7 @@ def test_mistakes_are_named_with_field_and_value(client: openai.OpenAI) -> None:
         ({"max_tokens": 0}, ("max_tokens", "0")),
         ({"max_tokens": 1.5}, ("max_tokens", "1.5")),
         ({"n": 1000}, ("n is 1000",)),
-        ({"stop": [""]}, ("stop",)),
+        ({"stop": ["x" * 1001]}, ("stop",)),
         ({"messages": []}, ("messages",)),
         ({"messages": [{"role": "king", "content": "x"}]}, ("role", "king")),
         ({"logit_bias": {"x": 1}}, ("logit_bias", "x")),

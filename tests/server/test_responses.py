@@ -14,7 +14,7 @@ HELLO = "What is EdgeSpec?"
 GREEDY: dict[str, Any] = {"model": "tiny", "temperature": 0}
 DOCS = {
     "type": "function",
-    "name": "get_docstring",
+    "name": "search_docs",
     "description": "Returns the docstring of a Python object.",
     "parameters": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
     "strict": False,

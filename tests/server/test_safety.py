@@ -185,6 +185,23 @@ def test_a_browser_that_asks_first_is_told_nothing_it_could_use(server: Served) 
         assert ("access-control-allow-origin" in answer) is (allowed is not None)
 
 
+def test_a_page_may_ask_for_a_private_network(server: Served) -> None:
+    """Chromium asks so before a page of the web may reach this machine: it was refused with 400."""
+    head = "OPTIONS /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://app.example\r\n"
+    more = "Access-Control-Request-Method: POST\r\nAccess-Control-Request-Private-Network: true\r\n"
+    with server.raw(f"{head}{more}Connection: close\r\n\r\n".encode()) as got:
+        answer = b"".join(iter(lambda: got.recv(65536), b"")).decode().lower()
+    assert answer.startswith("http/1.1 200") and "access-control-allow-private-network: true" in answer
+
+
+def test_a_body_with_two_ends_closes_its_connection(server: Served) -> None:
+    """A proxy may believe its length, and take what follows the last chunk for the next request's answer."""
+    head = f"POST /tokenize HTTP/1.1\r\nHost: 127.0.0.1\r\nx-api-key: {KEY}\r\nContent-Length: 5\r\n"
+    with server.raw(f"{head}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n\r\n".encode()) as got:
+        answer = b"".join(iter(lambda: got.recv(65536), b"")).decode().lower()
+    assert answer.startswith("http/1.1 ") and "\r\nconnection: close\r\n" in answer
+
+
 def test_the_rest_of_a_refused_body_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each piece of the answer waited anew, so a refusal took twice as long, and the server's end too."""
     monkeypatch.setattr(gate, "DRAIN_S", 0.2)

@@ -25,8 +25,9 @@ from edgespec.engine.messages import LoadRequest
 from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
 from edgespec.server import event_stream
+from edgespec.server.dialects.anthropic.answers import MessageStream
 from edgespec.server.dialects.ollama.requests import OllamaChat
-from edgespec.server.event_stream import EarlyStream, at_once_or_early
+from edgespec.server.event_stream import EarlyStream, EventStream, at_once_or_early
 from edgespec.server.refusal import Refusal
 from edgespec.server.supervisor import Supervisor
 from edgespec_models import tiny
@@ -192,7 +193,7 @@ async def heard(stream: EarlyStream, *, leaves: bool = False) -> bytes:
     async def send(message: Any) -> None:
         said.append(message)
 
-    state = {"shapes": {}, "request_id": ""}
+    state = {"shapes": {}, "request_id": "r1"}
     await stream({"type": "http", "path": "/v1/x", "state": state}, receive, send)
     assert [m["type"] for m in said].count("http.response.start") == 1
     return b"".join(message.get("body", b"") for message in said)
@@ -213,20 +214,25 @@ def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client(
         for answer, end in (
             ({"n": 1}, b'{"n":1}'),
             (Refusal(503, "it is broken"), b'"it is broken", "type": "unavailable_error"'),
+            (KeyError("x"), b"a fault of EdgeSpec's own (KeyError): its log has more under r1"),
         ):
             working = asyncio.ensure_future(late(answer))
-            early = await at_once_or_early(working, "text/event-stream", lambda: b": sign\n\n")
+            early = await at_once_or_early(working, EventStream, lambda: b": sign\n\n")
             assert isinstance(early, EarlyStream)
             said = await heard(early)
             assert said.startswith(b": sign\n\n: sign\n\n") and end in said
+        working = asyncio.ensure_future(late(Refusal(503, "it is broken")))
+        early = await at_once_or_early(working, MessageStream, lambda: b": sign\n\n")
+        assert isinstance(early, EarlyStream)
+        assert b"\n\nevent: error\ndata: {" in await heard(early), "Anthropic's clients ignore others"
         working = asyncio.ensure_future(late({}))
-        early = await at_once_or_early(working, "text/event-stream", lambda: b": sign\n\n")
+        early = await at_once_or_early(working, EventStream, lambda: b": sign\n\n")
         assert isinstance(early, EarlyStream) and b"n" in await heard(early, leaves=True)
         await asyncio.sleep(0)
         assert working.cancelled(), "nobody waits for it"
         monkeypatch.setattr(event_stream, "SIGN_S", 1.0)
         with pytest.raises(Refusal):
-            await at_once_or_early(asyncio.ensure_future(late(Refusal(400, "no"))), "", bytes)
+            await at_once_or_early(asyncio.ensure_future(late(Refusal(400, "no"))), EventStream, bytes)
 
     asyncio.run(play())
 

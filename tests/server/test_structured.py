@@ -150,7 +150,7 @@ def test_what_is_wrong_with_a_form_is_told(client: openai.OpenAI) -> None:
         ({"structured_outputs": {"json": "{"}}, ("structured_outputs", "not JSON")),
         ({"regex": "a", "grammar": GBNF}, ("grammar and regex", "one form")),
         ({"json_schema": {"$ref": "#"}}, ("nothing fits",)),
-        ({"json_schema": {"uniqueItems": True}}, ("uniqueItems", '"strict": false')),
+        ({"json_schema": {"uniqueItems": True}}, ("uniqueItems", "enforced: leave it out")),
         ({"samplers": ["top_z"]}, ("samplers names 'top_z'",)),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
@@ -161,15 +161,61 @@ def test_what_is_wrong_with_a_form_is_told(client: openai.OpenAI) -> None:
 
 
 def test_a_schema_that_cannot_be_kept_to_is_refused_unless_strict_is_false(client: openai.OpenAI) -> None:
-    schema = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
-    for strict in (None, True, False):
-        named = {"name": "x", "schema": schema} | ({} if strict is None else {"strict": strict})
-        form = {"response_format": {"type": "json_schema", "json_schema": named}}
-        if strict is False:
-            assert isinstance(json.loads(said(client, **form)), list)
+    """A pattern that looks ahead was refused even then, and other dialects were told of a field they lack."""
+    unique = {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 2, "uniqueItems": True}
+    ahead = {"type": "string", "pattern": "^(?!x).*$", "maxLength": 4}
+    keyed = {"type": "object", "patternProperties": {"^(?=a)": {"const": 1}}, "maxProperties": 1}
+    for schema, word in ((unique, "uniqueItems"), (ahead, "look-around"), (keyed, "look-around")):
+        for strict in (None, True, False):
+            named = {"name": "x", "schema": schema} | ({} if strict is None else {"strict": strict})
+            form = {"response_format": {"type": "json_schema", "json_schema": named}}
+            if strict is False:
+                assert said(client, **form)
+            else:
+                with pytest.raises(
+                    openai.BadRequestError, match=rf'{word}.*leave it out, or.*"strict": false'
+                ):
+                    said(client, **form)
+
+
+def test_advice_names_only_fields_that_a_dialect_has(dialects: Served) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "(?!x)"}}}
+    form = {"type": "json_schema", "schema": schema}
+    asked = [{"role": "user", "content": "x"}]
+    for path, body in (
+        ("/api/chat", {"model": "tiny", "messages": asked, "format": schema}),
+        ("/v1/messages", {"messages": asked, "output_config": {"format": form}}),
+        ("/completion", {"prompt": "x", "json_schema": schema}),
+    ):
+        text = str(dialects.ask(path, body).error)
+        assert "cannot be enforced: leave it out" in text and "strict" not in text
+    body = {"input": "x", "text": {"format": {**form, "name": "x"}}}
+    text = dialects.ask("/v1/responses", body).error["message"]
+    assert text.endswith('or ignore it with "strict": false')
+
+
+def test_a_form_leaves_tools_callable(client: openai.OpenAI) -> None:
+    """The form governed all of the answer, so no tool could be called; OpenAI allows both."""
+    answer = {
+        "type": "object",
+        "properties": {"answer": {"$ref": "#/$defs/A"}},
+        "required": ["answer"],
+        "$defs": {"A": {"enum": ["x", "y"]}},
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": answer}}
+    query = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
+    tools: Any = [{"type": "function", "function": {"name": "search_docs", "parameters": query}}]
+    for choice in ("auto", "none"):
+        asked: Any = {"messages": [{"role": "user", "content": "What does json.dumps do?"}], "tools": tools}
+        more: Any = {"response_format": form, "tool_choice": choice, "temperature": 0, "max_tokens": 200}
+        said = client.chat.completions.create(model="tiny", **asked, **more).choices[0]
+        if choice == "none":
+            assert json.loads(said.message.content)["answer"] in ("x", "y")
         else:
-            with pytest.raises(openai.BadRequestError, match="uniqueItems"):
-                said(client, **form)
+            [call] = said.message.tool_calls
+            assert call.function.name == "search_docs" and "query" in json.loads(call.function.arguments)
+            assert said.finish_reason == "tool_calls" and not said.message.content
 
 
 class Person(BaseModel):

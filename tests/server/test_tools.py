@@ -131,6 +131,23 @@ class Line(BaseModel):
     end: Point
 
 
+def test_a_tools_schema_may_refer_to_itself_by_its_name(client: openai.OpenAI) -> None:
+    """A schema with an absolute `$id` was refused: nothing of that name was found."""
+    id = "https://example.com/tool.json"
+    schema = {
+        "$id": id,
+        "type": "object",
+        "properties": {"p": {"$ref": f"{id}#/$defs/P"}},
+        "required": ["p"],
+        "$defs": {"P": {"enum": ["x", "y"]}},
+    }
+    tools = [
+        {"type": "function", "function": {"name": name, "parameters": schema}} for name in ("one", "other")
+    ]
+    [call] = ask(client, tools=tools, tool_choice="required").choices[0].message.tool_calls
+    assert json.loads(call.function.arguments)["p"] in ("x", "y")
+
+
 @pytest.mark.parametrize("draft", ["07", "04", None])
 def test_references_of_a_tools_schema_lead_into_that_schema(client: openai.OpenAI, draft: str | None) -> None:
     """What pydantic writes of nested models was refused where a call had to be made: within the schema of the

@@ -21,6 +21,8 @@ from edgespec_tui.widgets.typed_ahead import TypedAhead
 LOADING = (  # flags, besides those of positions, that say how a pair is loaded
     "kv_type",
     "draft_kv_type",
+    "flash_attention",
+    "byte_identical",
     "gpu_layers",
     "threads",
     "keep_texts",
@@ -40,7 +42,14 @@ LOADING = (  # flags, besides those of positions, that say how a pair is loaded
     "chat_template",
     "chat_template_file",
 )
-USUAL = {"kv_type": "f16", "draft_kv_type": "f16", "gpu_layers": -1, "keep_texts": 0, "mmproj": "auto"}
+USUAL = {
+    "kv_type": "f16",
+    "draft_kv_type": "f16",
+    "flash_attention": "auto",
+    "gpu_layers": -1,
+    "keep_texts": 0,
+    "mmproj": "auto",
+}
 
 
 def wants_screen(arguments: argparse.Namespace) -> bool:

@@ -11,7 +11,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from edgespec.chat.families.deltas import Calls, Content, Reasoning
+from edgespec.chat.families.calls import Calls
+from edgespec.chat.families.deltas import Content, Reasoning
 from edgespec.chat.families.reader import Reader, Say, Steps
 from edgespec.chat.families.tagged_calls import TaggedCall
 
@@ -32,9 +33,10 @@ def harmony(reader: Reader, calls: Calls) -> Steps[None]:
             return
         to = re.search(r"to=(?:functions\.)?([^\s<]+)", head or "")
         say: Say = Reasoning if re.search(r"<\|channel\|>\s*analysis\b", head or "") else Content
-        if to:
+        if to and to[1] in calls.tools:
             yield calls.begin(to[1])
-        yield from reader.until(HARMONY_ENDS, calls.arguments if to else say, trim=True)
+            say = calls.arguments
+        yield from reader.until(HARMONY_ENDS, say, trim=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class Muse:
             if tag is None or tag in (START, *MUSE_ENDS):
                 return
             if tag == self.opening:
-                yield from reader.attempt(self.call.read(reader, calls), say, tag)
+                yield from reader.attempt(self.call.read(reader, calls), say, reader.trimmed + tag)
 
 
 def _head(reader: Reader, heads: Sequence[str]) -> Steps[str | None]:

@@ -1,9 +1,10 @@
 """What parsers give: the parts of an assistant's turn, as they come."""
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
+
+from edgespec.chat.families.json_text import as_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,43 +75,3 @@ class AssembledTurn:
                     self.calls.append(Call(name, id))
                 case CallArguments(index, text):
                     self.calls[index].arguments += text
-
-
-@dataclass(slots=True)
-class Calls:
-    """Numbers calls, and knows the tools. tools: name -> JSON schema of its arguments."""
-
-    tools: Mapping[str, Mapping[str, Any]]
-    count: int = 0
-
-    def begin(self, name: str, id: str = "") -> CallBegun:
-        """Begins the next call."""
-        self.count += 1
-        return CallBegun(self.count - 1, name, id)
-
-    def arguments(self, text: str) -> CallArguments:
-        """Adds a piece of arguments to the latest call."""
-        return CallArguments(self.count - 1, text)
-
-    def is_text(self, tool: str, name: str) -> bool | None:
-        """Returns whether the tool's schema makes an argument a string; None if it does not say."""
-        schema = self.tools.get(tool, {}).get("properties", {})
-        kind = schema.get(name, {}).get("type") if isinstance(schema, Mapping) else None
-        if isinstance(kind, list):
-            kinds = [one for one in kind if one != "null"]
-            kind = kinds[0] if len(kinds) == 1 else None
-        return None if not isinstance(kind, str) else kind == "string"
-
-
-def as_object(arguments: str) -> dict[str, Any]:
-    """Returns arguments as an object; malformed text of a model is kept under a name."""
-    try:
-        value = json.loads(arguments) if arguments.strip() else {}
-    except ValueError:
-        return {"arguments": arguments}
-    return value if isinstance(value, dict) else {"arguments": value}
-
-
-def as_json(value: object) -> str:
-    """Returns JSON in the format of arguments."""
-    return json.dumps(value, ensure_ascii=False)

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from edgespec.chat.families.deltas import Calls, Content, Reasoning
+from edgespec.chat.families.calls import Calls
+from edgespec.chat.families.deltas import Content, Reasoning
 from edgespec.chat.families.reader import Parser, Reader, Say, Steps
 
 
@@ -26,6 +27,7 @@ class Family:
     stops: tuple[str, ...] = ()  # text that ends a turn
     # reads a turn in its own way, instead of all these
     whole: Callable[[Reader, Calls], Steps[None]] | None = None
+    final: str = ""  # what opens the answer in that way, behind the reasoning
     tags: tuple[str, ...] = ()  # others that it must see
     leading: tuple[str, ...] = ()  # what may come before the text and does not belong to it
     wraps: tuple[str, ...] = ()  # what may surround the text, with tools or without
@@ -52,27 +54,23 @@ class Family:
     def _turn(self, reader: Reader, calls: Calls, opened: bool) -> Steps[None]:
         closing = {opening.strip(): close for opening, close in self.thoughts}
         readers = self.calls if calls.tools else {}
-        tags = (*closing, *self.wraps, *readers, *(self.passed_over if calls.tools else ()))
-        begins = tuple(tag for tag in tags if tag not in closing and tag not in self.wraps)
+        begins = (*readers, *(self.passed_over if calls.tools else ()))
         say: Say = Content
-        if opened and not (yield from self._thought(reader, tuple(closing.values()), begins)):
+        ends = tuple(closing.values())
+        if not opened:  # later, an answer that has the tag in it only speaks of it
+            opening = yield from reader.starts_with(tuple(closing), spaced=True)
+            ends = (closing[opening],) if opening else ()
+        if ends and not (yield from self._thought(reader, ends, begins)):
             say = Reasoning
         if calls.tools and self.bare:
             yield from reader.skip_space()
             if not self.leading or not (yield from reader.starts_with(self.leading)):
                 yield from reader.attempt(self.bare.read(reader, calls), Content)
-        if not tags:
-            yield from reader.until((), Content)
-            return
-        while True:
-            tag = yield from reader.until(tags, say, trim=True)
-            if tag is None:
-                return
-            if tag in closing:
-                closed = yield from self._thought(reader, (closing[tag],), begins)
-                say = Content if closed else Reasoning
-            elif tag in readers:
-                if not (yield from reader.attempt(readers[tag].read(reader, calls), say, tag)):
+        tags = (*self.wraps, *begins)
+        while tag := (yield from reader.until(tags, say, trim=bool(tags))):
+            if tag in readers:
+                call = readers[tag].read(reader, calls)
+                if not (yield from reader.attempt(call, say, reader.trimmed + tag)):
                     continue
             yield from reader.skip_space()
 

@@ -1,11 +1,10 @@
 """Calls that are JSON: an object with name and arguments, or a name followed by the arguments."""
 
-import json
 import re
 from dataclasses import dataclass
-from typing import Any
 
-from edgespec.chat.families.deltas import Calls, as_json
+from edgespec.chat.families.calls import Calls
+from edgespec.chat.families.json_text import as_json, value_of
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
 NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
@@ -14,10 +13,11 @@ BESIDE = ("id", "tool_call_id", "type", "function", "thought")  # other keys tha
 
 @dataclass(frozen=True, slots=True)
 class JsonCalls:
-    """Objects, one after another or in a list: {"name": ..., "arguments": {...}}."""
+    """Objects, one after another or in a list: {"name": ..., "arguments": {...}}.
 
-    # an object that names none of the tools is content (unless a tag announces calls)
-    only_known: bool = False
+    A call begins with its arguments, or where its object ends: what is broken before that is content.
+    """
+
     keyed: bool = False  # the name is the key of the arguments, {"name": {...}}
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
@@ -27,6 +27,7 @@ class JsonCalls:
         while next_one in ("[", "{", ",", ";", "]"):
             if next_one == "{":
                 yield from self._keyed(reader, calls) if self.keyed else self._object(reader, calls)
+                reader.settle()
             else:
                 reader.take(1)
                 if next_one == "]":
@@ -36,53 +37,41 @@ class JsonCalls:
             raise NotACall
 
     def _object(self, reader: Reader, calls: Calls) -> Steps[None]:
-        name, id, waiting, given = "", "", None, False
+        name, id, waiting = "", "", "{}"
         reader.take(1)
-        while (yield from reader.skip_space()) not in ("}", ""):
-            if reader.held[0] == ",":
+        while (next_one := (yield from reader.skip_space())) != "}":
+            if next_one == ",":
                 reader.take(1)
                 continue
             key = _text((yield from reader.json()))
-            if (yield from reader.skip_space()) != ":":
-                raise NotACall
-            reader.take(1)
+            yield from _colon(reader)
             if key in ARGUMENTS and name:
-                given = True
-                yield from _arguments(reader, calls)
-            elif key in ARGUMENTS:
+                yield from _arguments(reader, calls, name, id)
+                yield from _rest(reader)
+                return
+            if key in ARGUMENTS:
                 waiting = yield from reader.json()
             elif key in NAMES:
                 name = _text((yield from reader.json()))
-                if self.only_known and name not in calls.tools:
-                    raise NotACall
-                yield calls.begin(name, id)
-                if waiting is not None:
-                    given = True
-                    yield calls.arguments(_object_text(waiting))
+                calls.check(name)
             elif key in BESIDE or name:
                 value = yield from reader.json()
                 id = value.strip('"') if key in ("id", "tool_call_id") else id
             else:
                 raise NotACall
-        if not name:
-            raise NotACall
-        if reader.held:
-            reader.take(1)
-            if not given:
-                yield calls.arguments("{}")
+        reader.take(1)
+        yield calls.begin(name, id)
+        yield calls.arguments(_object_text(waiting))
 
     def _keyed(self, reader: Reader, calls: Calls) -> Steps[None]:
         reader.take(1)
         if (yield from reader.skip_space()) != '"':
             raise NotACall
         name = _text((yield from reader.json()))
-        if (yield from reader.skip_space()) != ":":
-            raise NotACall
-        reader.take(1)
-        yield calls.begin(name)
-        yield from _arguments(reader, calls)
-        if (yield from reader.skip_space()) == "}":
-            reader.take(1)
+        calls.check(name)
+        yield from _colon(reader)
+        yield from _arguments(reader, calls, name)
+        yield from _rest(reader)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +85,10 @@ class NamedCall:
     before: str = ""  # what may come before the name and is no part of it
     id_ends: str = ""  # what separates the name from an id of the call
     id_first: bool = False
-    only_known: bool = False
+    ends: tuple[str, ...] = ()  # what may follow at once, if there are no arguments
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads one call. Raises NotACall if no arguments follow."""
+        """Reads one call. Raises NotACall if no arguments follow, and no end."""
         head, end = yield from reader.text_until(self.name_ends)
         if end is None:
             raise NotACall
@@ -110,43 +99,66 @@ class NamedCall:
             name, number = re.sub(self.before, "", name, count=1), name
             id = id or (number if ":" in number else "")
             name = name.rpartition(":")[0] if ":" in name else name
-        if not name.strip() or "\n" in name.strip() or (self.only_known and name.strip() not in calls.tools):
-            raise NotACall
+        name = name.strip()
+        calls.check(name)
         yield from reader.skip_space()
         yield from reader.starts_with(("```json", "```"))
         first = yield from reader.skip_space()
-        yield calls.begin(name.strip(), id.strip())
+        if first != "{" and not (yield from reader.starts_with(self.ends)):
+            raise NotACall
+        yield calls.begin(name, id.strip())
         if first == "{":
             yield from reader.json(calls.arguments)
         else:
             yield calls.arguments("{}")
 
 
-def _arguments(reader: Reader, calls: Calls) -> Steps[None]:
+def _colon(reader: Reader) -> Steps[None]:
+    if (yield from reader.skip_space()) != ":":
+        raise NotACall
+    reader.take(1)
+
+
+def _arguments(reader: Reader, calls: Calls, name: str, id: str = "") -> Steps[None]:
     """Reads arguments: an object as it comes; a string that contains one, once it is complete."""
-    first = yield from reader.skip_space()
-    if first == "{":
+    if (yield from reader.skip_space()) == "{":
+        yield calls.begin(name, id)
         yield from reader.json(calls.arguments)
-    else:
-        yield calls.arguments(_object_text((yield from reader.json())))
+        return
+    text = yield from reader.json()
+    yield calls.begin(name, id)
+    yield calls.arguments(_object_text(text))
+
+
+def _rest(reader: Reader) -> Steps[None]:
+    """Reads past what is left of an object behind its arguments, as far as it is well-formed."""
+    while (next_one := (yield from reader.skip_space())) in (",", '"'):
+        if next_one == ",":
+            reader.take(1)
+            continue
+        try:
+            yield from reader.json()
+            yield from _colon(reader)
+            yield from reader.json()
+        except NotACall:
+            return
+    if next_one == "}":
+        reader.take(1)
 
 
 def _object_text(text: str) -> str:
     """Returns the JSON object that a JSON value stands for."""
     try:
-        value: Any = json.loads(text)
+        value = value_of(text)
         if isinstance(value, str):
-            value = json.loads(value) if value.strip() else {}
+            value = value_of(value) if value.strip() else {}
+        return "{}" if value is None else text if text.startswith("{") else as_json(value)
     except ValueError:
         return text
-    return "{}" if value is None else text if text.startswith("{") else as_json(value)
 
 
 def _text(text: str) -> str:
-    try:
-        value = json.loads(text)
-    except ValueError:
-        raise NotACall from None
+    value = value_of(text)
     if not isinstance(value, str) or not value:
         raise NotACall
     return value

@@ -68,8 +68,8 @@ SEED = Family(
 GLM = Family("glm", {"<tool_call>": _arg_key()}, ("</tool_call>",), THINK)
 LLAMA = Family(
     "llama3",
-    {"<|python_tag|>": JsonCalls(only_known=True)},
-    bare=JsonCalls(only_known=True),
+    {"<|python_tag|>": JSON},
+    bare=JSON,
 )
 MISTRAL_LIST = Family("mistral-list", {"[TOOL_CALLS]": JSON}, thoughts=(("[THINK]", "[/THINK]"),))
 MISTRAL = Family(
@@ -94,14 +94,18 @@ DEEPSEEK_SECTIONS = (
 )
 DEEPSEEK_R1 = Family(
     "deepseek-r1",
-    {"<｜tool▁call▁begin｜>": NamedCall(("\n",), id_ends="<｜tool▁sep｜>", id_first=True)},
+    {
+        "<｜tool▁call▁begin｜>": NamedCall(
+            ("\n",), id_ends="<｜tool▁sep｜>", id_first=True, ends=("<｜tool▁call▁end｜>",)
+        )
+    },
     DEEPSEEK_SECTIONS,
     THINK,
     tags=("<｜tool▁sep｜>",),
 )
 DEEPSEEK_V3 = Family(
     "deepseek-v3",
-    {"<｜tool▁call▁begin｜>": NamedCall(("<｜tool▁sep｜>",))},
+    {"<｜tool▁call▁begin｜>": NamedCall(("<｜tool▁sep｜>",), ends=("<｜tool▁call▁end｜>",))},
     DEEPSEEK_SECTIONS,
     THINK,
     tags=("<｜tool▁sep｜>",),
@@ -114,7 +118,7 @@ DEEPSEEK_DSML = Family(
     THINK,
     tags=(DSML,),
 )
-HARMONY = Family("harmony", whole=harmony, tags=HARMONY_TAGS)
+HARMONY = Family("harmony", whole=harmony, tags=HARMONY_TAGS, final="<|channel|>final<|message|>")
 GRANITE = Family("granite", {"<|tool_call|>": JSON}, ("<|/tool_call|>", "<|end_of_tool_call|>"), THINK)
 COMMAND_R7B = Family(
     "command-r7b",
@@ -126,25 +130,38 @@ COMMAND_R7B = Family(
 COMMAND_R = Family("command-r", {"Action:\n```json": JSON, "Action: ```json": JSON}, ("```",))
 KIMI = Family(
     "kimi",
-    {"<|tool_call_begin|>": NamedCall(("<|tool_call_argument_begin|>",), before=r"^functions\.")},
+    {
+        "<|tool_call_begin|>": NamedCall(
+            ("<|tool_call_argument_begin|>",), before=r"^functions\.", ends=("<|tool_call_end|>",)
+        )
+    },
     ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>"),
     THINK,
     tags=("<|tool_call_argument_begin|>",),
 )
 SOLAR = Family(
     "solar",
-    {"<|tool_call:begin|>": NamedCall(("<|tool_call:args|>",), id_ends="<|tool_call:name|>", id_first=True)},
+    {
+        "<|tool_call:begin|>": NamedCall(
+            ("<|tool_call:args|>",),
+            id_ends="<|tool_call:name|>",
+            id_first=True,
+            ends=("<|tool_call:end|>",),
+        )
+    },
     ("<|tool_calls|>", "<|tool_call:end|>", "<|calls|>", "<|content|>", "<|end|>", "<|begin|>assistant"),
     (("<|think|>", "<|end|>"),),
     tags=("<|tool_call:args|>", "<|tool_call:name|>"),
 )
 LFM = Family("lfm", {"<|tool_call_start|>": PythonCalls("<|tool_call_end|>")}, ("<|tool_call_end|>",), THINK)
-FUNCTIONARY = Family("functionary-3.1", {"<function=": NamedCall((">",))}, ("</function>",))
+FUNCTIONARY = Family(
+    "functionary-3.1", {"<function=": NamedCall((">",), ends=("</function>",))}, ("</function>",)
+)
 FUNCTIONARY_ALL = Family(
     "functionary-3.2",
     {">>>": NamedCall(("\n",))},
     (">>>all\n",),
-    bare=NamedCall(("\n",), only_known=True),
+    bare=NamedCall(("\n",)),
     leading=("all\n",),
 )
 MINIMAX = Family(
@@ -184,6 +201,7 @@ HUNYUAN = Family(
 )
 MUSE = Family(
     "muse",
+    final="to=user<|message|>",
     tags=MUSE_TAGS,
     whole=Muse('<atem:invoke name="', _invoke("atem:"), ("<atem:function_calls>", "</atem:function_calls>")),
 )
@@ -201,6 +219,7 @@ KIMI_K3 = Family(
     {
         '<|open|>call tool="': TaggedCall(
             name_ends=('"',),
+            head_ends="<|sep|>",
             key='<|open|>argument key="',
             key_ends="<|sep|>",
             attribute='" type="',
@@ -241,6 +260,7 @@ MARKERS: tuple[tuple[tuple[str, ...], Family], ...] = (
     (("functools",), FIREFUNCTION),
     (("<|tool_call_start|>",), LFM),
     (("<|tool_list_start|>",), LFM),
+    (("List of tools: [",), LFM),
     (("<TOOLCALL>",), NEMOTRON),
     (("<|tools_prefix|>",), APERTUS),
     (("<|function_call|>",), GIGACHAT),

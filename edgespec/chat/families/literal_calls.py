@@ -1,11 +1,13 @@
 """Calls in a notation of their own that is read once it is complete: Gemma's, and Python's."""
 
-import ast
 import re
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.chat.families.deltas import Calls, as_json
+from edgespec.chat.families.calls import Calls
+from edgespec.chat.families.json_calls import JsonCalls
+from edgespec.chat.families.json_text import DEEPEST, as_json, value_of
+from edgespec.chat.families.python_values import python_calls
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
 QUOTE = '<|"|>'
@@ -23,19 +25,16 @@ class GemmaCall:
         found = re.match(r"\s*call:([^{]+)\{", text)
         if end is None or not found:
             raise NotACall
-        try:
-            arguments = _GemmaText(text, found.end() - 1).value()
-        except (IndexError, ValueError):
-            raise NotACall from None
+        arguments = as_json(_GemmaText(text, found.end() - 1).value())
         yield calls.begin(found[1].strip())
-        yield calls.arguments(as_json(arguments))
+        yield calls.arguments(arguments)
 
 
 class _GemmaText:
     """Reads values in Gemma's notation from a text, forward."""
 
     def __init__(self, text: str, at: int) -> None:
-        self._text, self._at = text, at
+        self._text, self._at, self._depth = text, at, 0
 
     def value(self) -> Any:
         """Returns the value that begins here; raises IndexError or ValueError."""
@@ -65,10 +64,14 @@ class _GemmaText:
 
     def _several(self, end: str, read: Any) -> list[Any]:
         found: list[Any] = []
+        self._depth += 1
+        if self._depth > DEEPEST:
+            raise ValueError
         while not self._passes(end):
             if found and not self._passes(","):
                 raise ValueError
             found.append(read())
+        self._depth -= 1
         return found
 
     def _passes(self, text: str) -> bool:
@@ -86,46 +89,30 @@ class _GemmaText:
 
 
 def _number(word: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(word)
-        except ValueError:
-            continue
-    return word
+    try:
+        value: object = value_of(word)
+    except ValueError:
+        return word
+    return value if isinstance(value, int | float) else word
 
 
 @dataclass(frozen=True, slots=True)
 class PythonCalls:
-    """[name(key="text", other=5), ...], up to `ends`: read as Python, never run."""
+    """[name(key="text", other=5), ...], or the same as JSON, up to `ends`: read, never run."""
 
     ends: str
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads the calls. Raises NotACall if it is not a list of calls with plain values."""
+        """Reads the calls. Raises NotACall or ValueError if it is no list of calls with plain values."""
         text, _ = yield from reader.text_until((self.ends,))
-        try:
-            tree = ast.parse(text.strip().replace("\n", "\\n"), mode="eval").body
-            items = tree.elts if isinstance(tree, ast.List) else [tree]
-            found = [_python_call(item) for item in items]
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise NotACall from None
+        if re.match(r"\s*\[?\s*\{", text):
+            listed = Reader()
+            listed.held, listed.ended = text, True
+            yield from JsonCalls().read(listed, calls)
+            return
+        found = [(name, as_json(arguments)) for name, arguments in python_calls(text)]
+        for name, _ in found:
+            calls.check(name)
         for name, arguments in found:
             yield calls.begin(name)
-            yield calls.arguments(as_json(arguments))
-
-
-def _python_call(item: ast.expr) -> tuple[str, dict[str, Any]]:
-    if not isinstance(item, ast.Call) or item.args or any(word.arg is None for word in item.keywords):
-        raise ValueError
-    return ast.unparse(item.func), {str(word.arg): _plain(word.value) for word in item.keywords}
-
-
-def _plain(value: ast.expr) -> Any:
-    """Returns a value written in Python, or in JSON within Python."""
-    if isinstance(value, ast.Name) and value.id in ("true", "false", "null"):
-        return {"true": True, "false": False, "null": None}[value.id]
-    if isinstance(value, ast.List):
-        return [_plain(item) for item in value.elts]
-    if isinstance(value, ast.Dict) and all(value.keys):
-        return {str(_plain(k)): _plain(v) for k, v in zip(value.keys, value.values, strict=True) if k}
-    return ast.literal_eval(value)
+            yield calls.arguments(arguments)

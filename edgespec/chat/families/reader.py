@@ -8,7 +8,7 @@ cannot make a difference.
 from collections.abc import Callable, Generator, Sequence
 from typing import TypeVar
 
-from edgespec.chat.families.deltas import Delta
+from edgespec.chat.families.deltas import Content, Delta
 
 T = TypeVar("T")
 Steps = Generator[Delta | None, None, T]
@@ -25,6 +25,7 @@ class Reader:
     def __init__(self) -> None:
         self.held = ""
         self.ended = False
+        self.trimmed = ""  # whitespace before the tag that `until` read last
         self._noted: list[str] | None = None  # what was read of a call that may turn out to be content
 
     def take(self, n: int) -> str:
@@ -35,17 +36,29 @@ class Reader:
         return text
 
     def attempt(self, call: Steps[None], say: Say, tag: str = "") -> Steps[bool]:
-        """Reads a call; what turns out to be none is said, after its tag. Returns whether it was one."""
-        self._noted = []
+        """Reads a call; what turns out to be none is said, after its tag. Returns whether it was one.
+
+        Nothing comes twice: what has become deltas is not said. Whatever a reader raises means that it
+        cannot read this, since a model may write anything.
+        """
+        self._noted = [tag]
         try:
-            yield from call
+            for delta in call:
+                if delta is not None:
+                    self.settle()
+                yield delta
             return True
-        except NotACall:
-            if said := tag + "".join(self._noted):
+        except Exception:
+            if said := "".join(self._noted):
                 yield say(said)
             return False
         finally:
             self._noted = None
+
+    def settle(self) -> None:
+        """Takes what was read so far for good: it is no content, whatever follows."""
+        if self._noted is not None:
+            self._noted.clear()
 
     def more(self) -> Steps[bool]:
         """Waits until there is more text than now; False at the end."""
@@ -77,7 +90,8 @@ class Reader:
             text = self.take(len(before.rstrip()) if tag in leave else at)
             if tag is not None and tag not in leave:
                 self.take(len(tag))
-                text = text.rstrip() if trim else text
+                self.trimmed = text[len(text.rstrip()) :] if trim else ""
+                text = text.removesuffix(self.trimmed)
             if text and say:
                 yield say(text)
             if tag is not None or self.ended:
@@ -116,15 +130,16 @@ class Reader:
             if not (yield from self.more()):
                 return ""
 
-    def starts_with(self, tags: Sequence[str]) -> Steps[str | None]:
-        """Reads the longest of `tags` that comes next, and returns it."""
+    def starts_with(self, tags: Sequence[str], *, spaced: bool = False) -> Steps[str | None]:
+        """Reads the longest of `tags` that comes next, and returns it. spaced: behind whitespace, too."""
         while True:
-            found = max((tag for tag in tags if self.held.startswith(tag)), key=len, default=None)
-            longer = any(tag != self.held and tag.startswith(self.held) for tag in tags)
+            next_one = self.held.lstrip() if spaced else self.held
+            found = max((tag for tag in tags if next_one.startswith(tag)), key=len, default=None)
+            longer = any(tag != next_one and tag.startswith(next_one) for tag in tags)
             if longer and (yield from self.more()):
                 continue
             if found is not None:
-                self.take(len(found))
+                self.take(len(self.held) - len(next_one) + len(found))
             return found
 
     def json(self, say: Say | None = None) -> Steps[str]:
@@ -140,8 +155,10 @@ class Reader:
             parts.append(text)
             if text and say:
                 yield say(text)
-            if span.done:
+            if span.done and any(parts):
                 return "".join(parts)
+            if span.done:
+                raise NotACall
             if not (yield from self.more()):
                 if say or span.scalar:
                     return "".join(parts)
@@ -178,7 +195,7 @@ class _Span:
                 self._depth -= 1
                 self.done = self._depth == 0
             elif not self._depth:
-                if character in ",}] \n\r\t":
+                if not character.isalnum() and character not in "+-.":
                     self.done = True
                     return i
                 self.scalar = True
@@ -222,8 +239,16 @@ class Parser:
 
     def _run(self) -> list[Delta]:
         said: list[Delta] = []
-        for delta in self._steps:
-            if delta is None:  # more text is needed
-                break
-            said.append(delta)
+        try:
+            for delta in self._steps:
+                if delta is None:  # more text is needed
+                    break
+                said.append(delta)
+        except Exception:  # a fault in reading costs a reader its form, and never the text
+            self._steps = _text_alone(self._reader)
+            said += self._run()
         return said
+
+
+def _text_alone(reader: Reader) -> Steps[None]:
+    yield from reader.until((), Content)

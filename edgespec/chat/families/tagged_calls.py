@@ -2,17 +2,16 @@
 which are numbers.
 """
 
-import ast
-import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from edgespec.chat.families.deltas import Calls, as_json
+from edgespec.chat.families.argument_schema import TYPES, ArgumentSchema
+from edgespec.chat.families.calls import Calls
+from edgespec.chat.families.json_text import DEEPEST, as_json, value_of
+from edgespec.chat.families.python_values import python_value
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
-PYTHONS = {"True": "true", "False": "false", "None": "null"}
-LONGEST_NAME = 256
+PYTHONS = {"True": True, "False": False, "None": None}
+NOTHING = ("null", "None")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,45 +29,50 @@ class TaggedCall:
     # what separates the name from a word that says whether the value is a string ("true", "string")
     attribute: str = ""
     around: tuple[str, str] | None = None  # what may surround a value
+    head_ends: str = ""  # what ends the opening tag, if more than the name is in it
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads one call. Raises NotACall if there is no name."""
+        """Reads one call. Raises NotACall if there is no name, or neither an argument nor an end."""
         name, tag = yield from reader.text_until(self.name_ends)
         name = name.strip()
-        if tag is None or not name or len(name) > LONGEST_NAME:
-            raise NotACall
-        yield calls.begin(name)
-        opening = "{"
+        calls.check(name)
+        if self.head_ends:
+            yield from reader.text_until((self.head_ends,))
+        schema, marks, opening = calls.schema(name), (self.key, *self.ends), "{"
         while True:
-            if tag in self.ends:
-                break
+            if tag not in marks and opening == "{":
+                tag = yield from reader.starts_with(marks, spaced=True)
+            elif tag not in marks:
+                tag = yield from reader.until(marks)
             if tag != self.key:
-                tag = yield from reader.until((self.key, *self.ends))
-                if tag is None:
-                    return
-                continue
+                break
             key, found = yield from reader.text_until((self.key_ends,))
-            if found is None:
-                return
             key, _, said = key.partition(self.attribute) if self.attribute else (key, "", "")
+            if found is None:
+                break
+            if opening == "{":
+                yield calls.begin(name)
             yield calls.arguments(f"{opening}{as_json(key.strip())}: ")
-            opening = ", "
             if self.value:
                 yield from reader.until((self.value,))
-            is_text = said.startswith(("true", "string")) if said else calls.is_text(name, key.strip())
-            if not (yield from self._value(reader, calls, is_text)):
+            if not (yield from self._value(reader, calls, schema.named(key.strip()), said)):
                 return
-            tag = ""
-        yield calls.arguments("{}" if opening == "{" else "}")
+            opening, tag = ", ", None
+        if tag in self.ends:
+            if opening == "{":
+                yield calls.begin(name)
+            yield calls.arguments("{}" if opening == "{" else "}")
+        elif opening == "{":
+            raise NotACall
 
-    def _value(self, reader: Reader, calls: Calls, is_text: bool | None) -> Steps[bool]:
-        """Reads a value up to its end; False if the text ends first."""
+    def _value(self, reader: Reader, calls: Calls, schema: ArgumentSchema, said: str) -> Steps[bool]:
+        """Reads a value up to its end; False if the text ends first. said: the word on whether it is text."""
         ends = (f"\n{self.value_ends}", self.value_ends) if self.lines else (self.value_ends,)
         if self.lines:
             yield from reader.starts_with(("\n",))
         if self.around and (yield from reader.starts_with((self.around[0],))):
             ends = (self.around[1] + self.value_ends, self.value_ends)
-        if is_text:
+        if said.startswith(("true", "string")) if said else _is_text(schema):
             yield calls.arguments('"')
             end = yield from reader.until(ends, lambda text: calls.arguments(as_json(text)[1:-1]))
             if end is None:
@@ -78,36 +82,46 @@ class TaggedCall:
         text, end = yield from reader.text_until(ends)
         if end is None:
             return False
-        yield calls.arguments(_typed(text))
+        yield calls.arguments(as_json(_by_looks(text) if said else typed(text, schema)))
         return True
 
 
-def _typed(text: str) -> str:
-    """Returns the JSON of a value that is not a string, or may be one."""
+def _is_text(schema: ArgumentSchema) -> bool:
+    """Returns whether any text is a string, whatever it looks like."""
+    return schema.kinds() == {"string"}
+
+
+def typed(text: str, schema: ArgumentSchema) -> object:
+    """Returns the value that an argument's text stands for, by its schema.
+
+    What may be a string is one, even if it looks like a number, as in llama.cpp: only that loses nothing.
+    Where a schema lists values, or allows null, those come first; where it allows all, the looks decide.
+    """
+    kinds = schema.kinds()
+    if kinds == TYPES or "string" not in kinds:
+        return _by_looks(text)
+    looks, listed = _by_looks(text), schema.values()
+    if "null" in kinds and text.strip() in NOTHING:
+        return None
+    return looks if text not in listed and any(looks == one for one in listed) else text
+
+
+def _by_looks(text: str) -> object:
+    """Returns the value of a text that is JSON, or Python's spelling of it; or else the text."""
     bare = text.strip()
     if bare in PYTHONS:
         return PYTHONS[bare]
     try:
-        json.loads(bare, parse_constant=int)  # NaN and Infinity are neither: ValueError
+        return value_of(bare)
     except ValueError:
-        return as_json(_literal(bare) or text)
-    return bare
-
-
-def _literal(text: str) -> object:
-    """Returns the object or list that Python writes this way, as some templates do; None for others."""
-    if not text.startswith(("{", "[")):
-        return None
+        pass
     try:
-        value: object = ast.literal_eval(text)
-        as_json(value)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return None
-    return value
+        return python_value(bare) if bare.startswith(("{", "[")) else text
+    except ValueError:
+        return text
 
 
 ITEM = "item"  # the name of the elements of a list
-Schema = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,23 +134,26 @@ class NestedCall:
     mark: str
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
-        """Reads one call. Raises NotACall if there is no name."""
-        name, found = yield from reader.text_until(('">',))
-        if found is None or not name.strip():
-            raise NotACall
-        yield calls.begin(name)
-        schemas, opening = _properties(calls.tools.get(name, {})), "{"
+        """Reads one call. Raises NotACall if there is no name, or neither an argument nor an end."""
+        name, _ = yield from reader.text_until(('">',))
+        calls.check(name)
+        schema, opening = calls.schema(name), "{"
         while tag := (yield from self._inside(reader))[1]:
             if tag.startswith("/"):
+                if opening == "{":
+                    yield calls.begin(name)
                 yield calls.arguments("{}" if opening == "{" else "}")
                 return
-            schema = schemas.get(tag, {})
             text, inner = yield from self._inside(reader)
             if inner is None:
-                return
-            value = yield from self._value(reader, schema, text, inner)
+                break
+            value = yield from self._value(reader, schema.named(tag), text, inner, 0)
+            if opening == "{":
+                yield calls.begin(name)
             yield calls.arguments(f"{opening}{as_json(tag)}: {as_json(value)}")
             opening = ", "
+        if opening == "{":
+            raise NotACall
 
     def _inside(self, reader: Reader) -> Steps[tuple[str, str | None]]:
         """Reads past the next tag; returns the text before it, and its content."""
@@ -146,35 +163,28 @@ class NestedCall:
         tag, found = yield from reader.text_until((">",))
         return text, tag if found else None
 
-    def _value(self, reader: Reader, schema: Schema, text: str, tag: str | None) -> Steps[object]:
-        """Reads a value up to the end of its element. text, tag: its beginning."""
+    def _value(
+        self, reader: Reader, schema: ArgumentSchema, text: str, tag: str | None, depth: int
+    ) -> Steps[object]:
+        """Reads a value up to the end of its element. text, tag: its beginning. Raises NotACall."""
+        if depth > DEEPEST:
+            raise NotACall
         if tag is None or tag.startswith("/"):
             return _leaf(text, schema)
-        fields, items, schemas = {}, [], _properties(schema)
+        fields, items = {}, []
         while tag and not tag.startswith("/"):
-            within = schema.get("items") if tag == ITEM else schemas.get(tag)
+            within = schema.item() if tag == ITEM and not schema.has(ITEM) else schema.named(tag)
             text, inner = yield from self._inside(reader)
-            value = yield from self._value(reader, within if isinstance(within, Mapping) else {}, text, inner)
+            value = yield from self._value(reader, within, text, inner, depth + 1)
             fields[tag] = value
             items.append(value)
             _, tag = yield from self._inside(reader)
-        return items if set(fields) == {ITEM} and ITEM not in schemas else fields
+        return items if set(fields) == {ITEM} and not schema.has(ITEM) else fields
 
 
-def _properties(schema: Schema) -> Schema:
-    found = schema.get("properties")
-    return found if isinstance(found, Mapping) else {}
-
-
-def _leaf(text: str, schema: Schema) -> object:
+def _leaf(text: str, schema: ArgumentSchema) -> object:
     """Returns the value of an element without others in it."""
-    kind = schema.get("type")
-    if kind == "string":
-        return text
-    if not text.strip():
-        return [] if kind == "array" else {} if kind == "object" else text
-    try:
-        value: object = json.loads(text)
-    except ValueError:
-        return text
-    return value
+    kinds = schema.kinds()
+    if not text.strip() and "string" not in kinds:
+        return [] if "array" in kinds else {} if "object" in kinds else text
+    return typed(text, schema)

@@ -71,7 +71,6 @@ def _engine_facts(pair: Pair) -> dict[str, Any]:
         "costs": {
             "target": _table(costs.target),
             "draft": _table(costs.draft) if "draft" in pair.contexts else None,
-            "draft_beside_target": asdict(costs.beside) if costs.beside else None,
         },
     }
 

@@ -39,6 +39,8 @@ class PeerSettings:
     kv_type: str = "f16"
     draft_kv_type: str = "f16"
     rope: tuple[str, ...] = ()  # flags
+    flash_attention: bool | None = None  # None: its default
+    probabilistic: bool = False  # drafts are sampled, and judged by p/q, where it can do that
     rules: tuple[Rule, ...] = ()  # where the target's tensors lie that do not follow their layers
 
     @property
@@ -93,6 +95,8 @@ def command(settings: PeerSettings, port: int) -> list[str]:
     words += ["--model", str(settings.target), "--ctx-size", str(settings.n_ctx)]
     words += ["--threads", str(settings.threads), "--threads-batch", str(settings.threads)]
     words += ["--cache-type-k", settings.kv_type, "--cache-type-v", settings.kv_type, *settings.rope]
+    if settings.flash_attention is not None:
+        words += ["--flash-attn", "on" if settings.flash_attention else "off"]
     if settings.n_gpu_layers >= 0:
         words += ["--n-gpu-layers", str(settings.n_gpu_layers)]
     for pattern, place in settings.rules:
@@ -125,4 +129,8 @@ def _draft_flags(settings: PeerSettings, known: str) -> list[str]:
     if settings.draft_length is not None:
         longest = "--spec-draft-n-max" if "--spec-draft-n-max" in known else "--draft-max"
         words += [longest, str(settings.draft_length)]
+    if settings.probabilistic:
+        words += (
+            ["--probabilistic"] if "--probabilistic" in known else ["--spec-draft-sampling", "probabilistic"]
+        )
     return words

@@ -71,7 +71,7 @@ def prepare(arguments: argparse.Namespace, pair: CurrentPair, headers: list[Head
         threads,
         int(arguments.disk * 1e9),
         begin_with,
-        lambda handle: Threads(handle, arguments.threads, on_gpu=False),
+        lambda handle: Threads(handle, arguments.threads, fixed=False),
     )
     return Sitting(named, folder, course, asked)
 

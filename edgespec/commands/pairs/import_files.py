@@ -64,11 +64,14 @@ def _list_found() -> int:
 
 def _import_pair(store: Store, arguments: argparse.Namespace) -> int:
     """Installs the pair that the flags name; returns the exit code."""
-    found = {model.label: model for model in find_models()}
+    found: dict[str, FoundModel] = {}
+    for model in find_models():
+        for label in (model.label, *model.also):
+            found.setdefault(label, model)
     target = _model(arguments.target, found)
     draft = _model(arguments.draft, found) if arguments.draft else None
     if draft is None and not arguments.target_only:
-        draft = _fitting(target, list(found.values()))
+        draft = _fitting(target, list(dict.fromkeys(found.values())))
     name = check_name(arguments.name or name_of(arguments.target))
     if draft:
         check_pair(target.path, draft.path)

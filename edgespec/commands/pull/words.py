@@ -25,8 +25,8 @@ def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]
         "",
         "`edgespec pull PAIR` checks a pair before it downloads it; `edgespec show PAIR` says more about it.",
         "gain: as others measured it, where a figure is known; `edgespec plan` estimates it for this machine",
-        "before a download, and `edgespec bench` measures it. Names and sizes are checked by every pull, before",
-        "it downloads (`--check` does no more than that).",
+        "before a download, and `edgespec bench` measures it. Names and sizes are checked by every pull,",
+        "before it downloads (`--check` does no more than that).",
     ]
 
 

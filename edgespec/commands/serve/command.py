@@ -52,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     parent = ParentProcess() if arguments.owned else None
     file = SettingsInForce(arguments, _settings) if arguments.config else None
     if arguments.slots is None:
-        arguments.slots = 1 if arguments.reproducible else SLOTS
+        arguments.slots = 1 if arguments.reproducible or arguments.byte_identical else SLOTS
     if arguments.reproducible and arguments.threads is None:  # else fewer while the machine is busy
         arguments.threads = threads_wanted()
     settings = _settings(arguments)
@@ -168,7 +168,7 @@ def _slot_folder(name: str) -> Path:
 
 def _pooling_model(name: str, flag: str) -> Path:
     """Returns the file of an embedding model or a reranker. Raises ModelFileError, ModelUnsupportedError."""
-    path = Path(name).resolve()
+    path = Path(name).absolute()  # not resolved: in the hub's cache, the link has the name
     try:
         header = read_file(path)
     except HeaderError as error:
@@ -193,13 +193,15 @@ def _defaults(arguments: argparse.Namespace) -> RequestDefaults:
     if arguments.temperature is not None:
         Sampling(temperature=arguments.temperature)
         sampling[IN_FILE + "temp"] = str(arguments.temperature)
-    if arguments.reproducible and (arguments.slots > 1 or arguments.drafter != "auto"):
+    # byte-identical pairs may guess, and reuse prompts
+    restricted: bool = arguments.reproducible and not arguments.byte_identical
+    if restricted and (arguments.slots > 1 or arguments.drafter != "auto"):
         flag = f"--slots {arguments.slots}" if arguments.slots > 1 else f"--drafter {arguments.drafter}"
         raise SettingError(f"--reproducible answers one at a time and without drafts: leave out {flag}")
-    plain = arguments.no_draft or arguments.reproducible
+    plain = arguments.no_draft or restricted
     drafter: DrafterName = "none" if plain else arguments.drafter
     thinking = {"auto": None, "on": True, "off": False}[arguments.reasoning]
-    return RequestDefaults(sampling, arguments.seed, longest, drafter, thinking, arguments.reproducible)
+    return RequestDefaults(sampling, arguments.seed, longest, drafter, thinking, fresh=restricted)
 
 
 def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -210,7 +212,7 @@ def _keys(arguments: argparse.Namespace) -> tuple[str, ...]:
             raise SettingError(f"{name} is empty: give a key, or leave it out")
     if arguments.api_key_file:
         lines = read_text("--api-key-file", arguments.api_key_file, most=LONGEST_KEYS).splitlines()
-        keys = [line.strip() for line in lines if line.strip()]
+        keys = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
         if not keys:
             raise SettingError(f"--api-key-file {arguments.api_key_file} holds no key: write one into it")
         given += keys

@@ -36,6 +36,7 @@ from edgespec.commands.verify.samples import ChiSquare, check_distribution, samp
 from edgespec.commands.verify.texts import GREEDY, SEEDED, Way, check_batches, compare_texts
 from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
+from edgespec.system.cores import threads_wanted
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
 
@@ -104,6 +105,7 @@ def run_checks(
         seeded=texts["seeded"],
         fits=fits,
         batches=batches,
+        byte_identical=pair.settings.byte_identical,
     )
 
 
@@ -163,6 +165,10 @@ def run(arguments: argparse.Namespace) -> int:
     rng_seed = arguments.rng_seed
     if rng_seed is None:
         rng_seed = int(np.random.default_rng().integers(10**6))
+    if (
+        arguments.threads is None
+    ):  # else it may change between two texts, and where flash attention is on, digits
+        arguments.threads = threads_wanted()
     with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
         with StatusLine() as line:
             report = run_checks(

@@ -35,12 +35,17 @@ class Report:
     seeded: tuple[Comparison, ...]
     fits: tuple[ChiSquare, ...]
     batches: tuple[BatchShape, ...]
+    byte_identical: bool = False  # the pair was loaded so that no difference can be explained
 
     def complaints(self) -> list[str]:
         """Returns what is wrong, a phrase each."""
         limit, found = BELIEVABLE * self.spread, []
         for name, compared in (("greedy", self.greedy), ("seeded", self.seeded)):
-            wrong = complaint([c.difference for c in compared], identical=False, logits_differ_at_most=limit)
+            wrong = complaint(
+                [c.difference for c in compared],
+                identical=self.byte_identical,
+                logits_differ_at_most=limit,
+            )
             if wrong:
                 found.append(f"of the {name} texts {wrong}")
         for fit in self.fits:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-SLOPE = 0.03  # of the cost of one token, per token evaluated and 1,000 tokens of context, until it is known
+SLOPE = 0.03  # of the cost of one token, per row and 1,000 tokens of context, until it is known
 BULK = 256  # evaluations of this many tokens and more (prompts) cost by the token, and share one point
 LARGEST = 63  # evaluations between this and BULK teach nothing: there are too few of each
 AGREE = math.log(1.2)  # two plain steps that differ by more belong to two moments
@@ -173,7 +173,9 @@ class CostTable:
     offsets: dict[int, float] = field(default_factory=dict)  # size -> log of what was found / assumed
     weights: dict[int, float] = field(default_factory=dict)  # size -> observations that this rests on
     pulse: Pulse = field(default_factory=Pulse)
+    reach: dict[int, float] = field(default_factory=dict)  # rows -> what context adds to them, in one row's
     _curve: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
+    _shared: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Raises ValueError if a point is no time."""
@@ -199,7 +201,7 @@ class CostTable:
 
     def seconds(self, n: int, n_ctx: int = 0) -> float:
         """Returns the expected seconds of evaluating `n` tokens after `n_ctx` others."""
-        return self.level * (self._base(n) + self.slope * self.points[1] * n * n_ctx / 1000)
+        return self.level * (self._base(n) + self.slope * self._context(n, n_ctx))
 
     def prices(self, up_to: int, n_ctx: int = 0) -> NDArray[np.float64]:
         """Returns the expected seconds of at least 0 to `up_to` tokens (`filled`): (up_to + 1,) float64."""
@@ -207,11 +209,27 @@ class CostTable:
 
     def curve(self, up_to: int, n_ctx: int = 0) -> NDArray[np.float64]:
         """Returns the expected seconds of exactly 0 to `up_to` tokens: (up_to + 1,) float64."""
-        n = np.arange(up_to + 1, dtype=np.float64)
-        found: NDArray[np.float64] = (
-            self._up_to(up_to)[: up_to + 1] + self.slope * self.points[1] / 1000 * n_ctx * n
-        )
+        context = self.points[1] * n_ctx / 1000 * self._rows(up_to)
+        found: NDArray[np.float64] = self._up_to(up_to)[: up_to + 1] + self.slope * context
         return found * self.level
+
+    def _context(self, n: int, n_ctx: int) -> float:
+        """Returns the part of `n_ctx` tokens of context in the seconds of n rows, over the slope."""
+        rows = float(self._rows(n)[n]) if n <= LARGEST else float(self._rows(LARGEST)[-1]) * n / LARGEST
+        return self.points[1] * rows * n_ctx / 1000
+
+    def _rows(self, up_to: int) -> NDArray[np.float64]:
+        """Returns what context adds to 0 to `up_to` rows, in what it adds to one: (up_to + 1,) float64.
+
+        Each row adds as much, unless `reach` has that rows share the reading of keys and values.
+        """
+        if self._shared is None or self._shared.size <= up_to:
+            n = np.arange(max(up_to, LARGEST) + 1, dtype=np.float64)
+            known = sorted(self.reach)
+            self._shared = (
+                np.interp(n, [0, *known], [0.0, *map(self.reach.__getitem__, known)]) if known else n
+            )
+        return self._shared[: up_to + 1]
 
     def _base(self, n: int) -> float:
         """Returns the seconds at level 1, without context."""
@@ -238,7 +256,7 @@ class CostTable:
             return
         if n >= BULK:
             n, seconds = BULK, seconds * BULK / n
-        base, context = self._base(n), self.points[1] * n * n_ctx / 1000
+        base, context = self._base(n), self._context(n, n_ctx)
         off = math.log(seconds / (base + self.slope * context))
         if plain:
             self._tilt(off - math.log(self.level), context / base)

@@ -7,11 +7,8 @@ follow from the others and from what is assumed (`row_costs`), and every later e
 """
 
 import math
-import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from threading import Event
 
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.row_costs import FLOAT, Shape
@@ -19,7 +16,6 @@ from edgespec.core.pace.tuning import TUNING
 
 # Sizes worth measuring, those first where groups of rows end: what lies between has the assumed shape.
 SIZES = (4, 8, 12, 16, 2, 3, 5, 6, 7, 10, 24, 32, 48)
-FURTHER = 2  # rows past the length of the last draft that are read ahead
 
 
 def assumed(shape: Shape, one: float) -> CostTable:
@@ -34,65 +30,12 @@ def from_measured(shape: Shape, found: Mapping[int, float]) -> CostTable:
     return CostTable({**found, **{n: ratio * unit for n, ratio in shape.items() if n > largest}})
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What drafting beside a verification does."""
-
-    seconds: float  # the additional time
-    hidden: float  # of drafting in it
-    step: float  # seconds of one evaluation of the draft, half of which are wasted after a miss
-
-    def pays(self, right: float) -> bool:
-        """Returns whether it pays if what was read ahead is used with probability `right`."""
-        return right * self.hidden > self.seconds + (1 - right) * self.step / 2
-
-
-def measure_beside(
-    verify: Callable[[], object],
-    step: Callable[[], object],
-    *,
-    alone: float,
-    one_step: float,
-    steps: int,
-    repeats: int = 2,
-    clock: Callable[[], float] = time.perf_counter,
-) -> Beside:
-    """Runs a verification while the draft steps in another thread; returns the best result.
-
-    alone, one_step: seconds of each by itself. steps: of the draft, at most. The first run is ignored.
-    """
-    found: list[tuple[float, int]] = []
-    with ThreadPoolExecutor(1, "draft-ahead") as pool:
-        for _ in range(repeats + 1):
-            stop = Event()
-            started = clock()
-            stepping = pool.submit(_steps, step, stop, steps)
-            try:
-                verify()
-            finally:
-                stop.set()
-                done = stepping.result()
-            found.append((clock() - started, done))
-    seconds, done = min(found[1:], key=lambda run: run[0] - run[1] * one_step)
-    return Beside(max(0.0, seconds - alone), done * one_step, one_step)
-
-
-def _steps(step: Callable[[], object], stop: Event, most: int) -> int:
-    """Steps until told to stop; returns how often."""
-    n = 0
-    while n < most and not (n and stop.is_set()):
-        step()
-        n += 1
-    return n
-
-
 @dataclass(slots=True)
 class Costs:
-    """What one token, or several, cost on target and draft, and what drafting beside a verification does."""
+    """What one token, or several, cost on target and draft."""
 
     target: CostTable
     draft: CostTable
-    beside: Beside | None = None  # None if that was not measured
     rereads: bool = False  # the draft is a head, which reads a round's tokens again in the target's rows
     at_once: bool = False  # one step makes all guesses of a draft
     # For a light target, whose graph is built anew for an evaluation of another size: was the last step plain

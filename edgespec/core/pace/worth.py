@@ -27,18 +27,10 @@ def best_length(
 def at_load(costs: Costs, *, accepted: float = ACCEPTED, longest: int = 16) -> float:
     """Returns the gain of the best draft length at these costs, if nothing is known of the guesses yet.
 
-    Below 1 if none pays: guesses that are better than assumed may still pay. What is
-    drafted while the target verifies counts as saved, as often as it would be right.
+    Below 1 if none pays: guesses that are better than assumed may still pay.
     """
-    prices, step, best = costs.target.prices(longest + 1), costs.draft.seconds(1), 0.0
     reach = tuple(accepted**k for k in range(1, longest + 1))
-    for k in range(1, longest + 1):
-        right, beside, saved = accepted ** (k + 1), costs.beside, 0.0
-        if beside and beside.pays(right):
-            hidden = min(beside.hidden, step * k)
-            saved = right * hidden - beside.seconds - (1 - right) * beside.step / 2
-        best = max(best, float(gains(reach[:k], prices, step, max(0.0, saved))[-1]))
-    return best
+    return float(gains(reach, costs.target.prices(longest + 1), costs.draft.seconds(1)).max())
 
 
 def break_even(costs: Costs, *, drafts: bool) -> BreakEven:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgespec.core.loop import Rows, Want
 from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
 from edgespec.llama.context import Context
-from edgespec.llama.heads.head_settings import new_head_context
+from edgespec.llama.heads.head_settings import as_target, new_head_context
 from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved
@@ -42,12 +42,13 @@ class HeadCache:
     """The sequences of a head's context, with a `Context`'s counters. Close it before the target's."""
 
     def __init__(self, model: Model, target: Context, settings: ContextSettings, head: Head) -> None:
+        settings = as_target(model, settings, target.settings)
         self.model, self.settings, self.kind = model, settings, head.kind
         self.n_ctx = settings.n_ctx
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._target = target
         self._handle: Any = new_head_context(model, settings, head, target.handle)
-        self._threads = Threads(self._handle, settings.threads, on_gpu=model.on_gpu)
+        self._threads = Threads(self._handle, settings.threads, fixed=model.on_gpu)
         self._memory: Any = C.llama_get_memory(self._handle)
         self._held = [Held() for _ in range(settings.n_seq)]
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import llama_cpp as C
 
+from edgespec.llama.attention import with_attention
 from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings, new_context
+from edgespec.pairs.settings import FLOATS
 from edgespec_models.gguf.heads import Head, HeadKind
 
 EAGLE_CHUNK = 64  # tokens that an EAGLE-3 head reads at once: llama.cpp computes logits of each
@@ -29,6 +31,17 @@ def head_settings(settings: ContextSettings, head: Head) -> ContextSettings:
     cells = (settings.cells or settings.n_ctx * settings.n_seq) + head.block
     n_ctx = -(-cells // settings.n_seq)
     return replace(settings, n_rows=max(head.block, settings.n_seq), chunk=chunk, cells=None, n_ctx=n_ctx)
+
+
+def as_target(model: Model, settings: ContextSettings, target: ContextSettings) -> ContextSettings:
+    """Returns the settings of a head's context with its target's attention, since some share its cache.
+
+    target: the settings that its context was made with.
+    """
+    if target.flash_attention is None:
+        return settings
+    flash = target.flash_attention if settings.kv_type in FLOATS else True
+    return with_attention(model, replace(settings, flash_attention=flash))
 
 
 def new_head_context(model: Model, settings: ContextSettings, head: Head, target: Any) -> Any:

@@ -80,6 +80,6 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
             return dialect.stream.sign(answering.pairs.name_of(worker.load), worker.loading[1])
 
         working: asyncio.Task[Any] = asyncio.ensure_future(answered())
-        return cast(_T, await at_once_or_early(working, dialect.stream.kind, sign))
+        return cast(_T, await at_once_or_early(working, dialect.stream, sign))
 
     return under_a_lease

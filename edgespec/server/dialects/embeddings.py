@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter
 from fastapi.responses import Response, StreamingResponse
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictStr
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.fields import Listed, TokenId
+from edgespec.server.dialects.fields import Fields, Listed, TokenId, Whole
 from edgespec.server.embeddings import Embeddings, Reranker, Text
 from edgespec.server.refusal import missing
 
@@ -21,13 +21,13 @@ ROWS = 8  # vectors that are written at once
 Input = StrictStr | Listed[TokenId] | Listed[StrictStr] | Listed[Listed[TokenId]]
 
 
-class EmbeddingRequest(BaseModel):
+class EmbeddingRequest(Fields):
     """POST /v1/embeddings, and /embedding, where llama-server's clients call the input `content`."""
 
     input: Input | None = None
     content: Input | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: StrictInt | None = None
+    dimensions: Whole | None = None
 
     def texts(self) -> list[Text]:
         """Returns the texts one by one; raises Refusal for none."""
@@ -43,13 +43,13 @@ def texts_of(given: Any) -> list[Text]:
     return [given] if single else list(given)
 
 
-class RerankRequest(BaseModel):
+class RerankRequest(Fields):
     """POST /v1/rerank. texts, instead of documents: a client of text-embeddings-inference."""
 
     query: StrictStr
     documents: Listed[StrictStr] = []
     texts: Listed[StrictStr] | None = None
-    top_n: Annotated[StrictInt, Field(ge=0)] | None = None
+    top_n: Annotated[Whole, Field(ge=0)] | None = None
     return_text: StrictBool = False
 
 

@@ -4,17 +4,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StrictBool, StrictStr
+from pydantic import Field, StrictBool, StrictStr
 
 from edgespec.errors import GrammarError
-from edgespec.grammar.grammar import Grammar, any_json_object, grammar_text, json_schema, one_of
-from edgespec.server.refusal import invalid, missing
+from edgespec.grammar.grammar import NOT_ENFORCED, Grammar, any_json_object, grammar_text, json_schema, one_of
+from edgespec.server.dialects.fields import Fields
+from edgespec.server.refusal import Refusal, invalid, missing
 
 Schema = dict[str, Any] | bool
 Choices = Annotated[list[StrictStr], Field(min_length=1, max_length=1000)]
 
 
-class NamedSchema(BaseModel):
+class NamedSchema(Fields):
     """OpenAI's `json_schema` object. strict false: what cannot be enforced is ignored."""
 
     name: StrictStr | None = None
@@ -23,7 +24,7 @@ class NamedSchema(BaseModel):
     strict: StrictBool | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(Fields):
     """OpenAI's `response_format`; `schema` beside `json_object` is llama.cpp's."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -31,7 +32,7 @@ class ResponseFormat(BaseModel):
     schema_: Annotated[Schema | None, Field(alias="schema")] = None
 
 
-class StructuredOutputs(BaseModel):
+class StructuredOutputs(Fields):
     """vLLM's `structured_outputs` (the old `guided_*` fields mean the same)."""
 
     json_: Annotated[Schema | StrictStr | None, Field(alias="json")] = None
@@ -41,7 +42,7 @@ class StructuredOutputs(BaseModel):
     json_object: StrictBool | None = None
 
 
-class FormFields(BaseModel):
+class FormFields(Fields):
     """The form of an answer. At most one of the fields."""
 
     response_format: ResponseFormat | None = None
@@ -83,6 +84,13 @@ class FormFields(BaseModel):
             except GrammarError as error:
                 raise invalid(param, f"{param}: {error}") from None
         return None
+
+    def advised(self, refusal: Refusal) -> Refusal:
+        """Returns a refusal of a form with what else can be done, if this request has a field for it."""
+        named = self.response_format and self.response_format.json_schema
+        if named and refusal.message.endswith(NOT_ENFORCED):
+            refusal.message += ', or ignore it with "strict": false'
+        return refusal
 
 
 Make = Callable[[], Grammar]  # raises GrammarError

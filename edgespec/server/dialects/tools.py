@@ -2,16 +2,16 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, Field, PrivateAttr, StrictBool, StrictStr, model_validator
+from pydantic import Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
-from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.fields import Fields, Listed
 from edgespec.server.refusal import invalid
 
 SILENT = ("none", "minimal")  # efforts that mean: do not reason
 Name = Annotated[StrictStr, Field(min_length=1, max_length=256)]
 
 
-class Function(BaseModel):
+class Function(Fields):
     """A function that may be called. parameters: a JSON schema."""
 
     name: Name
@@ -19,25 +19,39 @@ class Function(BaseModel):
     parameters: dict[str, Any] | None = None
 
 
-class Tool(BaseModel):
+class Tool(Fields):
     """A tool. Types other than "function" belong to the client, and are ignored."""
 
     type: StrictStr
     function: Function | None = None
 
 
-class NamedFunction(BaseModel):
+class NamedFunction(Fields):
     name: Name
 
 
-class NamedTool(BaseModel):
+class NamedTool(Fields):
     """The one tool that must be called."""
 
     type: Literal["function"]
     function: NamedFunction
 
 
-class ToolFields(BaseModel):
+class AllowedTools(Fields):
+    """Some of the tools, and whether one of them has to be called."""
+
+    mode: Literal["auto", "required"] = "auto"
+    tools: Annotated[Listed[NamedTool], Field(min_length=1)]
+
+
+class AllowedChoice(Fields):
+    """OpenAI's way to offer all tools, so that prompts begin alike, and to allow a few of them."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+class ToolFields(Fields):
     """The fields of a chat request on tools and reasoning.
 
     functions, function_call: the names from before there were tools and tool_choice.
@@ -47,7 +61,7 @@ class ToolFields(BaseModel):
     functions: Listed[Function] | None = None
     function_call: Literal["auto", "none"] | NamedFunction | None = None
     tools: Listed[Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedChoice | None = None
     parallel_tool_calls: StrictBool | None = None
     documents: Listed[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -74,16 +88,16 @@ class ToolFields(BaseModel):
         return self._older
 
     def usable_tools(self) -> list[dict[str, Any]]:
-        """Returns the functions that may be called, as templates read them."""
+        """Returns the functions that may be called, as templates read them. Raises Refusal."""
         if self.tool_choice == "none":
             return []
         functions = [tool.function for tool in self.tools or () if tool.type == "function" and tool.function]
-        if isinstance(self.tool_choice, NamedTool):
-            wanted = self.tool_choice.function.name
-            functions = [function for function in functions if function.name == wanted]
-            if not functions:
-                raise invalid("tool_choice", f"tool_choice names {wanted!r}: no tool of this name was given")
-        if self.tool_choice == "required" and not functions:
+        known = {function.name for function in functions}
+        allowed = {tool.function.name for tool in self._allowed()}
+        if allowed and (wrong := sorted(allowed - known)):
+            raise invalid("tool_choice", f"tool_choice names {wrong[0]!r}: no tool of this name was given")
+        functions = [function for function in functions if not allowed or function.name in allowed]
+        if self.must_call and not functions:
             raise invalid("tool_choice", "tool_choice is 'required', but there are no tools: give some")
         return [
             {
@@ -100,7 +114,17 @@ class ToolFields(BaseModel):
     @property
     def must_call(self) -> bool:
         """True if the answer must be a call."""
-        return self.tool_choice == "required" or isinstance(self.tool_choice, NamedTool)
+        choice = self.tool_choice
+        if isinstance(choice, AllowedChoice):
+            return choice.allowed_tools.mode == "required"
+        return choice == "required" or isinstance(choice, NamedTool)
+
+    def _allowed(self) -> list[NamedTool]:
+        """Returns the tools that the choice names; none if it names none."""
+        choice = self.tool_choice
+        if isinstance(choice, NamedTool):
+            return [choice]
+        return choice.allowed_tools.tools if isinstance(choice, AllowedChoice) else []
 
     def variables(self) -> dict[str, Any]:
         """Returns the variables of the template: the requested ones, and how much to reason."""

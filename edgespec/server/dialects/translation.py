@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from edgespec.server.dialects.fields import Fields
 from edgespec.server.dialects.openai.requests import ChatRequest
 
 
@@ -27,7 +28,7 @@ def picture(url: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-class Translated(BaseModel):
+class Translated(Fields):
     """A request of another dialect."""
 
     def fields(self) -> dict[str, Any]:

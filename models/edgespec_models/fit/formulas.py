@@ -7,6 +7,8 @@ once that a small model fits. `edgespec.memory` asks llama.cpp itself.
 
 from collections.abc import Sequence
 
+import psutil
+
 from edgespec_models.fit.need import RAM, Need, Parts
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import heads_in_cache
@@ -16,7 +18,22 @@ KV_BYTES = {  # of one number
     "q4_0": 18 / 32, "iq4_nl": 18 / 32,
 }  # fmt: skip
 SNAPSHOTS = 8  # of a recurrent state, beside the state itself
-CHUNK = 512  # tokens in one evaluation
+CHUNK = 128  # tokens of a prompt in one evaluation without flash attention: it is read as fast as in 512
+SCORES = 1 / 32  # share of the memory that scores of attention may take
+LEAST_SCORES = 64 << 20  # bytes that they may take in any case
+
+
+def score_bytes(heads: int, cells: int, rows: int) -> int:
+    """Returns the bytes of a layer's scores, where attention is evaluated without flash attention.
+
+    A float32 for each head, and one of the mask.
+    """
+    return 4 * cells * rows * (heads + 1)
+
+
+def score_room() -> int:
+    """Returns how many bytes scores may take on this machine."""
+    return max(LEAST_SCORES, int(SCORES * psutil.virtual_memory().total))
 
 
 def formula_need(
@@ -30,13 +47,14 @@ def formula_need(
     n_vocab, d = _vocabulary(head), head.of_architecture("embedding_length", 0) or 0
     ffn = head.of_architecture("feed_forward_length", 4 * d) or 4 * d
     logits, numbers = n_rows * n_vocab * 4, _numbers_a_token(head)
-    mask = 2 * cells if numbers else 0  # bytes for each token evaluated
+    heads = head.of_architecture("attention.head_count", 0) or 0
+    scores = min(score_bytes(heads, cells, CHUNK), score_room()) if numbers else 0
     parts = Parts(
         weights=sum(tensor.n_bytes or 0 for header in headers for tensor in header.tensors),
         cache=cache_bytes(head, cells, kv_type),
         state=_state(head) * n_seq * (1 + SNAPSHOTS),
         output=logits,
-        compute=CHUNK * (mask + 4 * (4 * d + 2 * ffn)) + logits,
+        compute=CHUNK * 4 * (4 * d + 2 * ffn) + scores + logits,
     )
     return Need({RAM: parts}, n_layers(head), "formula")
 

@@ -8,7 +8,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec_models.gguf.facts import why_not_usable
@@ -16,6 +16,7 @@ from edgespec_models.gguf.header import HeaderError, read_file, split_names
 from edgespec_models.gguf.vocabulary import Vocabulary, mismatch, vocabulary_of
 
 LARGEST_SHARE = 0.3  # of the target's size
+_DIGEST = re.compile(r"\w+[:-]\w+")  # else a manifest could lead out of Ollama's folder
 _NO_MODEL = re.compile(r"mmproj|imatrix|^mtp-", re.IGNORECASE)
 
 
@@ -28,6 +29,7 @@ class FoundModel:
     paths: tuple[Path, ...]  # all parts, in order
     size: int  # bytes
     projector: Path | None = None  # if the program says so
+    also: tuple[str, ...] = ()  # its other names for the same file
 
 
 FoundPair = tuple[FoundModel, FoundModel]  # a target, and a draft that fits it
@@ -37,7 +39,7 @@ def find_models(environment: Mapping[str, str] | None = None, home: Path | None 
     """Returns the models of other programs, each file once. environment, home: by default the user's."""
     environment = os.environ if environment is None else environment
     home = Path.home() if home is None else home
-    found, seen = [], set()
+    found: dict[str, FoundModel] = {}
     for model in (
         *_lm_studio(home),
         *_ollama(environment, home),
@@ -45,10 +47,10 @@ def find_models(environment: Mapping[str, str] | None = None, home: Path | None 
         *_hub_cache(environment, home),
     ):
         real = os.path.realpath(model.paths[0])
-        if real not in seen:
-            seen.add(real)
-            found.append(model)
-    return found
+        first = found.setdefault(real, model)
+        if model.label != first.label:
+            found[real] = replace(first, also=(*first.also, model.label))
+    return list(found.values())
 
 
 def find_pairs(models: Iterable[FoundModel]) -> tuple[list[FoundPair], dict[str, str]]:
@@ -117,9 +119,18 @@ def _ollama(environment: Mapping[str, str], home: Path) -> Iterator[FoundModel]:
         for manifest in files:
             blob = _ollama_blob(folder, manifest)
             if blob:
-                *_, name, tag = manifest.relative_to(manifests).parts
+                label = _ollama_label(manifest.relative_to(manifests).parts)
                 projector = _ollama_blob(folder, manifest, "projector")
-                yield FoundModel("Ollama", f"{name}:{tag}", (blob,), blob.stat().st_size, projector)
+                yield FoundModel("Ollama", label, (blob,), blob.stat().st_size, projector)
+
+
+def _ollama_label(parts: tuple[str, ...]) -> str:
+    """Returns Ollama's name for a manifest: without its registry and its library, if these are the usual."""
+    *where, tag = parts
+    for usual in ("registry.ollama.ai", "library"):
+        if where[:1] == [usual] and len(where) > 1:
+            where = where[1:]
+    return f"{'/'.join(where)}:{tag}"
 
 
 def _ollama_blob(folder: Path, manifest: Path, what: str = "model") -> Path | None:
@@ -131,7 +142,7 @@ def _ollama_blob(folder: Path, manifest: Path, what: str = "model") -> Path | No
         return None
     for digest in digests:
         blob = folder / "blobs" / str(digest).replace(":", "-")
-        if blob.is_file():
+        if _DIGEST.fullmatch(str(digest)) and blob.is_file():
             return blob
     return None
 

@@ -8,7 +8,7 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
-from edgespec.server.event_stream import event
+from edgespec.server.event_stream import EventStream, event
 from edgespec.server.generation import AnswerChoices
 from edgespec.server.refusal import Refusal
 from edgespec.server.turns import TurnReader
@@ -75,25 +75,25 @@ class MessageAnswer:
         }
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
-        """Yields the events of a message; a failure in the middle is its last event."""
+        """Yields the events of a message. Raises Refusal."""
         yield _event("message_start", {"message": self._message(self._usage(generation))})
         yield _event("ping", {})
         finish = None
-        try:
-            async for part in generation.rounds():
-                for delta in self.turn.feed(part.round):
-                    for one in self._events(delta):
-                        yield one
-                finish = part.round.finish or finish
-                self._stopped_by = part.round.stopped_by
-        except Refusal as refusal:
-            yield event(error_of(refusal, self.request_id), "error")
-            return
+        async for part in generation.rounds():
+            for delta in self.turn.feed(part.round):
+                for one in self._events(delta):
+                    yield one
+            finish = part.round.finish or finish
+            self._stopped_by = part.round.stopped_by
         begun = [] if self._blocks else self._begin("text", {"type": "text", "text": ""})
         for one in [*begun, *self._end()]:
             yield one
         yield _event("message_delta", {"delta": self._ended(finish), "usage": self._usage(generation)})
         yield _event("message_stop", {})
+
+    def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent:
+        """Returns the last event of a stream that has failed."""
+        return event(error_of(refusal, self.request_id), "error")
 
     def _events(self, delta: Delta) -> list[ServerSentEvent]:
         match delta:
@@ -130,6 +130,14 @@ class MessageAnswer:
         return [*signed, _event("content_block_stop", {"index": self._blocks - 1})]
 
 
+class MessageStream(EventStream):
+    """A message as events, all of which have names: clients look at nothing else."""
+
+    @staticmethod
+    def failed(error: bytes) -> bytes:
+        return b"event: error\ndata: %b\n\n" % error
+
+
 def _event(name: str, data: dict[str, Any]) -> ServerSentEvent:
     return event({"type": name, **data}, name)
 
@@ -152,5 +160,9 @@ ERRORS = dict.fromkeys((400, 405, 415, 422, 501), "invalid_request_error") | {
 
 def error_of(refusal: Refusal, request_id: str) -> dict[str, Any]:
     """Returns Anthropic's error object; its sentence names the wrong field."""
-    error = {"type": ERRORS.get(refusal.status, "api_error"), "message": refusal.body()["error"]["message"]}
+    message = refusal.body()["error"]["message"]
+    if refusal.code == "context_length_exceeded":  # clients look for these words, and shorten then
+        n, most = (refusal.extra or {}).get("n_prompt_tokens"), (refusal.extra or {}).get("n_ctx")
+        message = f"prompt is too long: {f'{n} tokens > {most} maximum' if n else message}"
+    error = {"type": ERRORS.get(refusal.status, "api_error"), "message": message}
     return {"type": "error", "error": error, "request_id": request_id}

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictStr
 
-from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.fields import Fields, Listed, StopList, Whole
 from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import SharedFields, StopText
+from edgespec.server.dialects.openai.requests import SharedFields
 from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import Translated, called, function, picture
 from edgespec.server.refusal import Refusal
@@ -20,7 +20,7 @@ from edgespec.server.refusal import Refusal
 STAMP = re.compile(r"^(x-anthropic-billing-header:[^\n]*?cch=)[0-9a-f]{5}(?=;)")
 
 
-class Source(BaseModel):
+class Source(Fields):
     """Where a picture is."""
 
     type: StrictStr
@@ -29,7 +29,7 @@ class Source(BaseModel):
     url: StrictStr | None = None
 
 
-class Block(BaseModel):
+class Block(Fields):
     """A part of a message of any type; the type decides which fields count."""
 
     type: StrictStr
@@ -40,23 +40,33 @@ class Block(BaseModel):
     input: dict[str, Any] | None = None
     tool_use_id: StrictStr | None = None
     content: StrictStr | Listed[Block] | None = None
-    source: Source | None = None
+    source: Source | StrictStr | None = None
+    title: StrictStr | None = None
+    tool_name: StrictStr | None = None
+
+    def as_text(self) -> str:
+        """Returns what it says: a found page with its title and address, the name of a tool."""
+        if self.type != "search_result":
+            return self.text or self.tool_name or ""
+        found = [block.text or "" for block in self.content or () if isinstance(block, Block)]
+        address = self.source if isinstance(self.source, str) else ""
+        return "\n".join(filter(None, [self.title, address, *found]))
 
     def as_part(self) -> dict[str, Any]:
         """Returns a picture as a part of OpenAI's message."""
-        source = self.source or Source(type="")
+        source = self.source if isinstance(self.source, Source) else Source(type="")
         url = source.url or f"data:{source.media_type or ''};base64,{source.data or ''}"
         return picture(url)
 
 
-class MessageParam(BaseModel):
+class MessageParam(Fields):
     """One turn."""
 
     role: Literal["user", "assistant", "system"]
     content: StrictStr | Listed[Block]
 
 
-class ToolParam(BaseModel):
+class ToolParam(Fields):
     """A tool. One without a schema is run by the service itself, and ignored here."""
 
     name: Name
@@ -64,7 +74,7 @@ class ToolParam(BaseModel):
     input_schema: dict[str, Any] | None = None
 
 
-class ToolChoice(BaseModel):
+class ToolChoice(Fields):
     """Whether a tool has to be called."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -72,18 +82,18 @@ class ToolChoice(BaseModel):
     disable_parallel_tool_use: StrictBool | None = None
 
 
-class Thinking(BaseModel):
+class Thinking(Fields):
     """Whether to think before answering."""
 
     type: Literal["enabled", "disabled", "adaptive"]
 
 
-class OutputFormat(BaseModel):
+class OutputFormat(Fields):
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
 
 
-class OutputConfig(BaseModel):
+class OutputConfig(Fields):
     """How much effort, and which form."""
 
     effort: StrictStr | None = None
@@ -105,6 +115,7 @@ class CountRequest(Translated):
     def fields(self) -> dict[str, Any]:
         system = [{"role": "system", "content": _system(self.system)}] if self.system else []
         choice, tools = self.tool_choice, [tool for tool in self.tools or () if tool.input_schema is not None]
+        form = self.output_config.format if self.output_config else None
         thinking = self.thinking and self.thinking.type != "adaptive"
         variables = {"enable_thinking": self.thinking.type == "enabled"} if self.thinking and thinking else {}
         return {
@@ -112,23 +123,18 @@ class CountRequest(Translated):
             "tools": [function(tool.name, tool.description, tool.input_schema) for tool in tools],
             "tool_choice": _choice(choice),
             "reasoning_effort": self.output_config.effort if self.output_config else None,
-            "response_format": self._format(),
+            "json_schema": form.schema_ if form else None,
             "parallel_tool_calls": not (choice and choice.disable_parallel_tool_use),
             "chat_template_kwargs": {**variables, **(self.chat_template_kwargs or {})},
         }
-
-    def _format(self) -> dict[str, Any] | None:
-        if not (self.output_config and self.output_config.format):
-            return None
-        return {"type": "json_schema", "json_schema": {"schema": self.output_config.format.schema_}}
 
 
 class MessagesRequest(CountRequest, SharedFields):
     """POST /v1/messages."""
 
-    max_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
-    stop_sequences: Listed[StopText] | None = None
-    seed: StrictInt | None = None
+    max_tokens: Annotated[Whole, Field(ge=1)] | None = None
+    stop_sequences: StopList = None
+    seed: Whole | None = None
 
     def fields(self) -> dict[str, Any]:
         kept = self.shared("max_tokens", "seed")
@@ -175,9 +181,9 @@ def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, Any]]:
     if other:
         raise unreadable(other)
     return [
-        block.as_part() if block.type == PICTURE else {"type": "text", "text": block.text}
+        block.as_part() if block.type == PICTURE else {"type": "text", "text": block.as_text()}
         for block in content
-        if block.text or block.type == PICTURE
+        if block.type == PICTURE or block.as_text()
     ]
 
 

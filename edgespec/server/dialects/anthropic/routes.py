@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.anthropic.answers import MessageAnswer, error_of
+from edgespec.server.dialects.anthropic.answers import MessageAnswer, MessageStream, error_of
 from edgespec.server.dialects.anthropic.requests import CountRequest, MessagesRequest
 from edgespec.server.dialects.dialect import Dialect, with_pair
 
@@ -15,6 +15,7 @@ class AnthropicDialect(Dialect):
     """Answers Anthropic's clients."""
 
     errors: ClassVar = {"/v1/messages": error_of, "/messages": error_of}
+    stream = MessageStream
 
     def routes(self) -> APIRouter:
         return checked_router(

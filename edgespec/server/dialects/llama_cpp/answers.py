@@ -85,15 +85,16 @@ class LlamaAnswer:
         return answers if self.several else answers[0]
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
-        """Yields the events of a stream; a failure in the middle is its last event."""
-        try:
-            async for part, text, ended in self._said(generation):
-                for chunk in self._chunks(generation, part, text):
-                    yield chunk
-                if ended:
-                    yield event(self._final(generation, part.index))
-        except Refusal as refusal:
-            yield event(refusal.body(), "error")
+        """Yields the events of a stream. Raises Refusal."""
+        async for part, text, ended in self._said(generation):
+            for chunk in self._chunks(generation, part, text):
+                yield chunk
+            if ended:
+                yield event(self._final(generation, part.index))
+
+    def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent:
+        """Returns the last event of a stream that has failed."""
+        return event(refusal.body(), "error")
 
     async def _said(self, generation: AnswerChoices) -> AsyncIterator[tuple[ChoiceRound, str, bool]]:
         """Yields each round with its text, and whether it ends its choice."""

@@ -3,7 +3,6 @@
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import (
-    BaseModel,
     Field,
     ModelWrapValidatorHandler,
     PrivateAttr,
@@ -16,7 +15,7 @@ from pydantic import (
 
 from edgespec.core.request import Scoring
 from edgespec.sampling.settings import NUMBERS
-from edgespec.server.dialects.fields import Biases, Listed, TokenId
+from edgespec.server.dialects.fields import Biases, Fields, Listed, TokenId, Whole
 from edgespec.server.dialects.openai.requests import GenerationRequest
 from edgespec.server.filling import GapFields
 from edgespec.server.refusal import unsupported
@@ -27,7 +26,7 @@ Bias = StrictInt | StrictFloat | StrictBool
 Pair = tuple[StrictInt | StrictStr, Bias]
 
 
-class JsonPrompt(BaseModel):
+class JsonPrompt(Fields):
     """A prompt in an object, which may carry pictures and sounds."""
 
     prompt_string: StrictStr
@@ -47,15 +46,15 @@ class LlamaGenerationRequest(GenerationRequest):
     limits: ClassVar = ("max_tokens", "n_predict", "max_completion_tokens")
     may_be_0: ClassVar = limits
 
-    max_tokens: StrictInt | None = None
-    max_completion_tokens: StrictInt | None = None
-    n_probs: Annotated[StrictInt, Field(ge=0, le=100)] | None = None
+    max_tokens: Whole | None = None
+    max_completion_tokens: Whole | None = None
+    n_probs: Annotated[Whole, Field(ge=0, le=100)] | None = None
     return_tokens: StrictBool | None = None
     response_fields: Annotated[Listed[StrictStr], Field(max_length=1000)] | None = None
-    t_max_predict_ms: StrictInt | None = None
-    n_indent: Annotated[StrictInt, Field(ge=0)] | None = None
+    t_max_predict_ms: Whole | None = None
+    n_indent: Annotated[Whole, Field(ge=0)] | None = None
     llama_bias: Biases[Bias] | Listed[Pair] | None = None  # `logit_bias` of the request
-    mirostat: StrictInt | None = None
+    mirostat: Whole | None = None
     adaptive_target: StrictInt | StrictFloat | None = None
     image_data: Listed[Any] | None = None
 
@@ -119,13 +118,13 @@ class InfillRequest(LlamaGenerationRequest, GapFields):
     """POST /infill."""
 
 
-class SlotFile(BaseModel):
+class SlotFile(Fields):
     """POST /slots/N. filename: in the folder of --slot-save-path."""
 
     filename: Annotated[StrictStr, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_. -]{0,199}$")] | None = None
 
 
-class TokenizeRequest(BaseModel):
+class TokenizeRequest(Fields):
     """POST /tokenize."""
 
     model: StrictStr | None = None
@@ -135,7 +134,7 @@ class TokenizeRequest(BaseModel):
     with_pieces: StrictBool = False
 
 
-class DetokenizeRequest(BaseModel):
+class DetokenizeRequest(Fields):
     """POST /detokenize."""
 
     model: StrictStr | None = None

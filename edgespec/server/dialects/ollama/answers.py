@@ -46,20 +46,21 @@ class OllamaAnswer:
         return {**self._line(said, scored), **await self._end(generation)}
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[bytes]:
-        """Yields the lines of an answer; a failure in the middle is its last line."""
-        try:
-            async for part in generation.rounds():
-                deltas = self.turn.feed(part.round)
-                self._tokens += part.round.tokens
-                content = "".join(delta.text for delta in deltas if isinstance(delta, Content))
-                thinking = "".join(delta.text for delta in deltas if isinstance(delta, Reasoning))
-                if content or thinking or part.scored:
-                    yield encoded({**self._line(self._said(content, thinking), part.scored), "done": False})
-            if calls := self._calls():
-                yield encoded({**self._line(self._said("", "", calls), ()), "done": False})
-            yield encoded({**self._line(self._said("", ""), ()), **await self._end(generation)})
-        except Refusal as refusal:
-            yield encoded(error_of(refusal))
+        """Yields the lines of an answer. Raises Refusal."""
+        async for part in generation.rounds():
+            deltas = self.turn.feed(part.round)
+            self._tokens += part.round.tokens
+            content = "".join(delta.text for delta in deltas if isinstance(delta, Content))
+            thinking = "".join(delta.text for delta in deltas if isinstance(delta, Reasoning))
+            if content or thinking or part.scored:
+                yield encoded({**self._line(self._said(content, thinking), part.scored), "done": False})
+        if calls := self._calls():
+            yield encoded({**self._line(self._said("", "", calls), ()), "done": False})
+        yield encoded({**self._line(self._said("", ""), ()), **await self._end(generation)})
+
+    def failed(self, refusal: Refusal, generation: AnswerChoices) -> bytes:
+        """Returns the last line of a stream that has failed."""
+        return encoded(error_of(refusal))
 
     def _said(self, content: str, thinking: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         thought = {"thinking": thinking} if thinking else {}
@@ -109,6 +110,10 @@ class LineStream(EventStream):
     kind = "application/x-ndjson"
 
     @staticmethod
+    def failed(error: bytes) -> bytes:
+        return error + b"\n"
+
+    @staticmethod
     def sign(model: str, progress: float) -> bytes:
         """Returns a line that adds nothing to an answer."""
         said = {"response": "", "message": {"role": "assistant", "content": ""}}
@@ -134,7 +139,8 @@ def line(model: str, said: dict[str, Any]) -> dict[str, Any]:
 
 def encoded(line: dict[str, Any]) -> bytes:
     """Returns a line of a stream."""
-    return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    text = json.dumps(line, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def error_of(refusal: Refusal, _request_id: str = "") -> dict[str, Any]:

@@ -22,7 +22,7 @@ def listed(name: str, path: Path, size: int) -> dict[str, Any]:
     """Returns a model as /api/tags lists it."""
     name, changed = tagged(name), _changed(path)
     # programs compare digests to see whether a model has changed
-    digest = hashlib.sha256(f"{name} {size} {changed}".encode()).hexdigest()
+    digest = hashlib.sha256(f"{name} {path} {changed}".encode()).hexdigest()
     return {
         "name": name,
         "model": name,
@@ -40,7 +40,8 @@ def shown(path: Path, template: str | None, mmproj: str = NONE) -> dict[str, Any
         raise Refusal(404, f"{path.name} cannot be read: `edgespec doctor` says more", code="model_not_found")
     template = template or header.text("tokenizer.chat_template")
     capable = ["completion", "tools"]
-    capable += ["thinking"] if family_of(template).thoughts else []
+    family = family_of(template)
+    capable += ["thinking"] if family.thoughts or family.whole else []
     capable += ["insert"] if any(header.number(key) is not None for key in GAPS) else []
     capable += _reads(path, mmproj)
     known = {key: value for key, value in header.metadata.items() if _is_shown(key, value)}

@@ -8,10 +8,10 @@ import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, StrictBool, StrictInt, StrictStr
+from pydantic import BeforeValidator, ConfigDict, StrictBool, StrictStr
 
-from edgespec.server.dialects.fields import Listed, Number, TokenId, with_numbers
-from edgespec.server.dialects.openai.requests import Seed, Speculation, StopText, Top
+from edgespec.server.dialects.fields import Fields, Listed, Number, Stops, TokenId, Whole, with_numbers
+from edgespec.server.dialects.openai.requests import Seed, Speculation, Top
 from edgespec.server.dialects.translation import Translated, called, picture
 from edgespec.server.refusal import missing, unsupported
 
@@ -43,19 +43,19 @@ def _in_seconds(said: object) -> object:
 KeepAlive = Annotated[Number, BeforeValidator(_in_seconds)]
 
 
-class MadeFunction(BaseModel):
+class MadeFunction(Fields):
     """A function that the model called."""
 
     name: StrictStr
     arguments: dict[str, Any] | StrictStr = {}
 
 
-class MadeCall(BaseModel):
+class MadeCall(Fields):
     id: StrictStr = ""
     function: MadeFunction
 
 
-class OllamaMessage(BaseModel):
+class OllamaMessage(Fields):
     """One turn. tool_name: the tool whose result it is; newer clients send the call's id as well."""
 
     role: Literal["system", "user", "assistant", "tool"]
@@ -68,15 +68,15 @@ class OllamaMessage(BaseModel):
 
 
 @with_numbers
-class OllamaOptions(BaseModel):
+class OllamaOptions(Fields):
     """Ollama's `options`: the sampling settings, and some names of its own. Others are kept, to be named."""
 
     model_config = ConfigDict(extra="allow")
 
     seed: Seed | None = None
-    stop: StopText | Listed[StopText] | None = None
-    num_predict: StrictInt | None = None  # below 0: as many as fit
-    repeat_last_n: StrictInt | None = None
+    stop: Stops = None
+    num_predict: Whole | None = None  # below 0: as many as fit
+    repeat_last_n: Whole | None = None
 
     def fields(self) -> dict[str, Any]:
         """Returns the corresponding fields of a chat request."""
@@ -84,7 +84,7 @@ class OllamaOptions(BaseModel):
         return {RENAMED.get(name, name): value for name, value in said.items()}
 
 
-class Kept(BaseModel):
+class Kept(Fields):
     """What says how long a model stays loaded."""
 
     keep_alive: KeepAlive | None = None
@@ -192,13 +192,14 @@ class OllamaGenerate(OllamaFields):
 class OllamaEmbed(Kept):
     """POST /api/embed; prompt: the only text of /api/embeddings."""
 
+    model: ModelName = ""
     input: StrictStr | Listed[StrictStr] = ""
     prompt: StrictStr | None = None
     truncate: StrictBool | None = None
-    dimensions: StrictInt | None = None
+    dimensions: Whole | None = None
 
 
-class NamedModel(BaseModel):
+class NamedModel(Fields):
     """POST /api/show and /api/pull. name: the older field."""
 
     model: ModelName = ""

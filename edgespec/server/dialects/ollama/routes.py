@@ -77,6 +77,8 @@ class OllamaDialect(Dialect):
         return checked_router(
             ("GET", self.version, "/version"),
             ("GET", self.tags, "/tags"),
+            ("HEAD", self.version, "/version"),
+            ("HEAD", self.tags, "/tags"),
             ("GET", self.running, "/ps"),
             ("POST", self.show, "/show"),
             ("POST", self.chat, "/chat"),
@@ -219,6 +221,9 @@ class OllamaDialect(Dialect):
 
     async def embed(self, wanted: OllamaEmbed, request: Request) -> Response:
         """Returns a vector for each text."""
+        self._check_embedder(wanted)
+        if wanted.input == []:
+            return JSONResponse({"model": tagged(self.answering.embeddings.name), "embeddings": []})
         found = await self._embedded(wanted, texts_of(wanted.input))
         short = await found.shortened(wanted.dimensions)
         beside = {
@@ -231,7 +236,15 @@ class OllamaDialect(Dialect):
 
     async def embed_one(self, wanted: OllamaEmbed) -> dict[str, Any]:
         """Returns the vector of one text, in the older format."""
+        self._check_embedder(wanted)
         return {"embedding": (await self._embedded(wanted, [wanted.prompt or ""])).vectors[0]}
+
+    def _check_embedder(self, wanted: OllamaEmbed) -> None:
+        """Refuses a model that is not the one of --embed: its vectors would mean something else."""
+        name = self.answering.embeddings.name
+        if name and wanted.model not in ("", name):
+            sentence = f"no model {wanted.model!r} makes vectors here: {name!r} does (--embed)"
+            raise Refusal(404, sentence, param="model", code="model_not_found")
 
     async def _embedded(self, wanted: OllamaEmbed, texts: Sequence[Text]) -> Embedded:
         if wanted.keep_alive is not None:

@@ -104,22 +104,22 @@ class CompletionAnswer:
         return self._scores(scored, scoring.sampled) if scoring else None
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
-        """Yields the events of a stream; a failure in the middle is its last event."""
+        """Yields the events of a stream. Raises Refusal."""
         for i in range(len(generation.choices)):
             if opening := self._opening(i):
                 yield self._chunk(i, opening)
-        try:
-            async for part in generation.rounds():
-                for chunk in self._chunks(generation, part):
-                    yield chunk
-        except Refusal as refusal:
-            yield event(refusal.body())
-            return
+        async for part in generation.rounds():
+            for chunk in self._chunks(generation, part):
+                yield chunk
         if self.body.usage_in_stream:
             frame = {**self._frame(self.chunk_object), "choices": [], "usage": self._usage(generation)}
             timings = generation.choices[0].timings(self.plain_s)
             yield event({**frame, "timings": timings})
         yield done()
+
+    def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent:
+        """Returns the last event of a stream that has failed."""
+        return event(refusal.body())
 
     def _chunks(self, generation: AnswerChoices, part: ChoiceRound) -> list[ServerSentEvent]:
         finish, choice = part.round.finish, generation.choices[part.index]

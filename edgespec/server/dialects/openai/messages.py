@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, StrictStr
+from pydantic import ConfigDict, StrictStr
 
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mark
-from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.fields import Fields, Listed
 from edgespec.server.media import attachment, from_base64, from_url, is_remote
 from edgespec.server.refusal import Refusal, invalid
 
@@ -15,19 +15,19 @@ READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
 MEDIA = {"image_url": "picture", "input_audio": "sound"}  # types of parts that contain something else
 
 
-class ImageUrl(BaseModel):
+class ImageUrl(Fields):
     """Where a picture is. Its detail is what the projector can see."""
 
     url: StrictStr
 
 
-class InputAudio(BaseModel):
+class InputAudio(Fields):
     """A sound, in base64."""
 
     data: StrictStr
 
 
-class MessagePart(BaseModel):
+class MessagePart(Fields):
     """A part of a message: text, a picture or a sound."""
 
     type: StrictStr
@@ -69,14 +69,14 @@ class MessagePart(BaseModel):
         return mark(len(media) - 1)
 
 
-class MadeFunction(BaseModel):
+class MadeFunction(Fields):
     """The function called. arguments: JSON text, or the object itself as some clients send it."""
 
     name: StrictStr
     arguments: StrictStr | dict[str, Any] | None = None
 
 
-class MadeCall(BaseModel):
+class MadeCall(Fields):
     """A call that the assistant made."""
 
     id: StrictStr = ""
@@ -84,7 +84,7 @@ class MadeCall(BaseModel):
     function: MadeFunction
 
 
-class RequestMessage(BaseModel):
+class RequestMessage(Fields):
     """One turn of a conversation. Its other fields (names, reasoning) are for the template."""
 
     model_config = ConfigDict(extra="allow")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictStr
 
 from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
@@ -20,7 +20,16 @@ from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.adapters import Scales
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
-from edgespec.server.dialects.fields import Biases, Listed, Number, TokenId, with_numbers
+from edgespec.server.dialects.fields import (
+    Biases,
+    Fields,
+    Listed,
+    Number,
+    Stops,
+    TokenId,
+    Whole,
+    with_numbers,
+)
 from edgespec.server.dialects.openai.messages import RequestMessage
 from edgespec.server.dialects.structured import FormFields
 from edgespec.server.dialects.tools import ToolFields
@@ -29,31 +38,30 @@ from edgespec.server.settings import RequestDefaults
 
 _P = TypeVar("_P")
 MOST_CHOICES = 16
-Seed = Annotated[StrictInt, Field(ge=-(2**63), lt=2**64)]
-Top = Annotated[StrictInt, Field(ge=0, le=20)]
-StopText = Annotated[StrictStr, Field(min_length=1, max_length=1000)]
+Seed = Annotated[Whole, Field(ge=-(2**63), lt=2**64)]
+Top = Annotated[Whole, Field(ge=0, le=20)]
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(Fields):
     """What a stream contains besides the text."""
 
     include_usage: StrictBool = False
 
 
-class Speculation(BaseModel):
+class Speculation(Fields):
     """The `edgespec` object: how to draft for this request, and what its stream reports."""
 
     speculation: StrictBool = True
     drafter: DrafterName | None = None
-    draft_length: Annotated[StrictInt, Field(ge=0, le=LONGEST_DRAFT)] | None = None
+    draft_length: Annotated[Whole, Field(ge=0, le=LONGEST_DRAFT)] | None = None
     events: StrictBool = False
     lane: Annotated[StrictStr, Field(max_length=64)] = ""
 
 
-class AdapterScale(BaseModel):
+class AdapterScale(Fields):
     """How much of a LoRA adapter is added. id: its place among the pair's."""
 
-    id: Annotated[StrictInt, Field(ge=0)]
+    id: Annotated[Whole, Field(ge=0)]
     scale: Annotated[Number, Field(ge=-1e6, le=1e6)] = 0.0
 
 
@@ -67,13 +75,13 @@ def scales_of(listed: Sequence[AdapterScale], now: Scales, *, param: str | None 
     return tuple(given.get(i, 0.0) for i in range(len(now)))
 
 
-class SharedFields(BaseModel):
+class SharedFields(Fields):
     """What the other dialects have under the same names."""
 
     stream: StrictBool | None = None
     temperature: Number | None = None
     top_p: Number | None = None
-    top_k: StrictInt | None = None
+    top_k: Whole | None = None
     min_p: Number | None = None
     edgespec: Speculation | None = None
 
@@ -92,11 +100,11 @@ class GenerationRequest(FormFields):
     model: StrictStr | None = None
     stream: StrictBool | None = None
     stream_options: StreamOptions | None = None
-    max_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
-    id_slot: StrictInt | None = None  # llama-server's: the slot that is wished for
-    n_predict: StrictInt | None = None  # llama-server's name, which may be 0
-    n: Annotated[StrictInt, Field(ge=1, le=MOST_CHOICES)] | None = None
-    stop: StopText | Annotated[Listed[StopText], Field(max_length=64)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=-1)] | None = None
+    id_slot: Whole | None = None  # llama-server's: the slot that is wished for
+    n_predict: Whole | None = None  # llama-server's name, which may be 0
+    n: Annotated[Whole, Field(ge=1, le=MOST_CHOICES)] | None = None
+    stop: Stops = None
     seed: Seed | None = None
     logit_bias: Biases[Number | Literal[False]] | None = None  # false: never, as llama-server has it
     dry_sequence_breakers: Listed[StrictStr] | None = None
@@ -232,7 +240,7 @@ class ChatRequest(GenerationRequest, ToolFields):
     limits: ClassVar = ("max_completion_tokens", "max_tokens", "n_predict")
 
     messages: Annotated[Listed[RequestMessage], Field(min_length=1)]
-    max_completion_tokens: Annotated[StrictInt, Field(ge=-1)] | None = None
+    max_completion_tokens: Annotated[Whole, Field(ge=-1)] | None = None
     verbose: StrictBool | None = None
     logprobs: StrictBool | None = None
     top_logprobs: Top | None = None

@@ -56,31 +56,31 @@ class ResponseAnswer:
         return {**self._response(_status(choice.finish), generation), "timings": timings}
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
-        """Yields the events of a response; a failure in the middle is its last event."""
+        """Yields the events of a response. Raises Refusal."""
         for name in ("response.created", "response.in_progress"):
             yield self._event(name, {"response": self._response("in_progress", None)})
         finish = None
-        try:
-            async for part in generation.rounds():
-                beside = self._beside(generation) if self.timings else {}
-                if part.reading:
-                    progress = {"prompt_progress": generation.choices[0].progress(), **beside}
-                    now = self._response("in_progress", None)
-                    yield self._event("response.in_progress", {"response": now, **progress})
-                for delta in self.turn.feed(part.round):
-                    for name, data in self._events(delta):
-                        yield self._event(name, {**data, **beside})
-                finish = part.round.finish or finish
-        except Refusal as refusal:
-            error = {"code": "server_error", "message": refusal.message}
-            failed = {**self._response("failed", generation), "error": error}
-            yield self._event("response.failed", {"response": failed})
-            return
+        async for part in generation.rounds():
+            beside = self._beside(generation) if self.timings else {}
+            if part.reading:
+                progress = {"prompt_progress": generation.choices[0].progress(), **beside}
+                now = self._response("in_progress", None)
+                yield self._event("response.in_progress", {"response": now, **progress})
+            for delta in self.turn.feed(part.round):
+                for name, data in self._events(delta):
+                    yield self._event(name, {**data, **beside})
+            finish = part.round.finish or finish
         for last_event in self._end():
             yield self._event(*last_event)
         status = _status(finish)
         last = {"response": self._response(status, generation), **self._beside(generation)}
         yield self._event(f"response.{status}", last)
+
+    def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent:
+        """Returns the last event of a stream that has failed."""
+        error = {"code": "server_error", "message": refusal.message}
+        failed = {**self._response("failed", generation), "error": error}
+        return self._event("response.failed", {"response": failed})
 
     def _beside(self, generation: AnswerChoices) -> dict[str, Any]:
         return {"timings": generation.choices[0].timings(self.plain_s)}

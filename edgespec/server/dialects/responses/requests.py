@@ -11,20 +11,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, Field, StrictBool, StrictInt, StrictStr
+from pydantic import Field, StrictBool, StrictStr
 
-from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.fields import Fields, Listed, Stops, Whole
 from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import Seed, SharedFields, StopText
+from edgespec.server.dialects.openai.requests import Seed, SharedFields
 from edgespec.server.dialects.translation import Translated, called, function
-from edgespec.server.refusal import invalid, unsupported
+from edgespec.server.refusal import invalid, quoted, unsupported
 
 INPUT = "input"  # the one argument of a custom tool
 ROLES = {"developer": "system"}
+NOT_HERE = {
+    "previous_response_id": "responses are not stored, so send the conversation",
+    "conversation": "conversations are not stored, so send all of it as input",
+    "prompt": "prompts are not stored, so send the text as instructions or input",
+    "background": "responses are not stored, so none can be fetched later: leave it out, or stream",
+}
 TEXTS = frozenset({"input_text", "output_text", "text", "refusal", "summary_text", "reasoning_text"})
 
 
-class ContentPart(BaseModel):
+class ContentPart(Fields):
     """A part of a message or of an output."""
 
     type: StrictStr
@@ -36,7 +42,7 @@ class ContentPart(BaseModel):
 Content = StrictStr | Listed[ContentPart]
 
 
-class InputItem(BaseModel):
+class InputItem(Fields):
     """An item of the conversation of any type; the type decides which fields count."""
 
     type: StrictStr = "message"
@@ -50,7 +56,7 @@ class InputItem(BaseModel):
     summary: Listed[ContentPart] | None = None
 
 
-class ResponseTool(BaseModel):
+class ResponseTool(Fields):
     """A tool of any type."""
 
     type: StrictStr
@@ -60,7 +66,7 @@ class ResponseTool(BaseModel):
     tools: Listed[ResponseTool] | None = None
 
 
-class TextFormat(BaseModel):
+class TextFormat(Fields):
     """The form of the answer."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -69,11 +75,11 @@ class TextFormat(BaseModel):
     strict: StrictBool | None = None
 
 
-class TextOptions(BaseModel):
+class TextOptions(Fields):
     format: TextFormat | None = None
 
 
-class ReasoningOptions(BaseModel):
+class ReasoningOptions(Fields):
     effort: StrictStr | None = None
 
 
@@ -97,6 +103,9 @@ class InputRequest(Translated):
     reasoning: ReasoningOptions | None = None
     text: TextOptions | None = None
     previous_response_id: StrictStr | None = None
+    conversation: StrictStr | dict[str, Any] | None = None
+    prompt: dict[str, Any] | None = None
+    background: StrictBool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
     def known_tools(self) -> dict[str, KnownTool]:
@@ -104,8 +113,9 @@ class InputRequest(Translated):
         return {str(tool.name): KnownTool(tool.type == "custom", space) for tool, space in _flat(self.tools)}
 
     def fields(self) -> dict[str, Any]:
-        if self.previous_response_id:
-            raise unsupported("previous_response_id", "responses are not stored, so send the conversation")
+        for name, why in NOT_HERE.items():
+            if getattr(self, name):
+                raise unsupported(name, why)
         given = self.input
         items = [InputItem(role="user", content=given)] if isinstance(given, str) else given
         system = [{"role": "system", "content": self.instructions}] if self.instructions else []
@@ -126,11 +136,11 @@ class InputRequest(Translated):
 class ResponsesRequest(InputRequest, SharedFields):
     """POST /v1/responses."""
 
-    max_output_tokens: Annotated[StrictInt, Field(ge=1)] | None = None
+    max_output_tokens: Annotated[Whole, Field(ge=1)] | None = None
     seed: Seed | None = None
     timings_per_token: StrictBool | None = None
     return_progress: StrictBool | None = None
-    stop: StopText | Listed[StopText] | None = None
+    stop: Stops = None
     metadata: dict[str, Any] | None = None
 
     def fields(self) -> dict[str, Any]:
@@ -177,7 +187,10 @@ def _choice(choice: str | Mapping[str, Any] | None) -> object:
     if choice is None or isinstance(choice, str):
         return choice
     if choice.get("type") == "allowed_tools":
-        return "required" if choice.get("mode") == "required" else "auto"
+        tools = choice.get("tools")
+        named = [one for one in (tools if isinstance(tools, list) else ()) if isinstance(one, dict)]
+        allowed = [{"type": "function", "function": {"name": one.get("name")}} for one in named]
+        return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": allowed}}
     if choice.get("name"):
         return {"type": "function", "function": {"name": choice["name"]}}
     return "auto"
@@ -196,7 +209,10 @@ def _format(format: TextFormat | None) -> dict[str, Any] | None:
 
 
 def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
-    """Returns the messages that items stand for: an assistant's text, reasoning and calls are one turn."""
+    """Returns the messages that items stand for: an assistant's text, reasoning and calls are one turn.
+
+    Raises Refusal for an item that none of them can say: the model would not know what was left out.
+    """
     messages: list[dict[str, Any]] = []
     for item in items:
         if item.type == "message":
@@ -213,6 +229,11 @@ def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
         elif item.type in ("function_call_output", "custom_tool_call_output"):
             answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _said(item.output)}
             messages.append(answer)
+        else:
+            why = "items are not stored here: send the item itself (`store: false` makes clients do so)"
+            if item.type != "item_reference":
+                why = "no model here can read it: leave it out, or say it in a message"
+            raise unsupported("input", f"an item of type {quoted(item.type)} is not supported, because {why}")
     return messages
 
 
@@ -245,5 +266,10 @@ def _said(content: Content | None) -> str | list[dict[str, Any]]:
 
 
 def _text(content: Content | None) -> str:
+    """Returns text alone, of the assistant, who sends no pictures. Raises Refusal."""
     said = _said(content)
-    return said if isinstance(said, str) else "".join(part.get("text", "") for part in said)
+    if isinstance(said, str):
+        return said
+    if any("text" not in part for part in said):
+        raise unreadable("input_image")
+    return "".join(part["text"] for part in said)

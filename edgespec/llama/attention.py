@@ -1,0 +1,177 @@
+"""Whether a context on the processor uses flash attention: one layer's attention is timed both ways.
+
+ggml's flash attention for processors reads a prompt somewhat faster than two matrix products with a softmax
+between them, and evaluates a few rows several times slower, the more so the longer the context; by how much
+depends on the processor, the build and the shape of the heads. It also splits a single row over the threads,
+so that logits depend on their number. But it skips the cells of other sequences. So it is used where it is
+faster for what a pair does, and where only it will do: for a quantised cache, and where there is no room
+for scores. What was measured is kept, and measured again after a week.
+"""
+
+import contextlib
+import hashlib
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import psutil
+
+from edgespec.llama.attention_timing import Shape, time_attention
+from edgespec.llama.model import Model
+from edgespec.llama.settings import ContextSettings
+from edgespec.pairs.check import headers_of
+from edgespec.pairs.settings import FLOATS
+from edgespec.system.builds import library_folder
+from edgespec.system.config import cache_folder
+from edgespec.system.cores import threads_wanted
+from edgespec_models.fit.formulas import CHUNK, score_bytes, score_room
+from edgespec_models.gguf.header import Header
+from edgespec_models.gguf.heads import heads_in_cache
+from edgespec_models.kept_file import is_recent, write_whole
+
+NEEDED = ("minimax-m3",)  # its sparse attention reads the layout of flash attention's cache
+CELLS = (512, 2048)  # tokens of context that are timed
+ROWS = (1, 4, 8)  # of an evaluation
+PROMPT_ROWS = 128  # and of a prompt, at the longer context
+PROMPT = 3.0  # tokens of a prompt that are read for each token generated
+ROUND = 2.5  # tokens that a verification of four rows yields
+OTHERS = 0.15  # cells that each other sequence holds, in those of one that is being written: an assumption
+CLEARLY = 1.05  # by so much flash attention has to win: without it, threads do not change digits
+LEAST_CHUNK = 64
+FORMAT = 1
+Seconds = Mapping[tuple[int, int], float]  # (rows, cells) -> seconds of one layer's attention
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What one layer's attention costs on this machine: with flash attention, and without."""
+
+    flash: Seconds
+    plain: Seconds
+
+    def flash_pays(self, sequences: int = 1) -> bool:
+        """Returns whether flash attention is clearly faster for what a pair does, with its usual shares.
+
+        It skips cells of other sequences, which else cost as much as a sequence's own.
+        """
+        plain = _a_token(self.plain) * (1 + OTHERS * (sequences - 1))
+        return CLEARLY * _a_token(self.flash) < plain
+
+    def slopes(self, *, flash: bool) -> dict[int, float]:
+        """Returns by rows the seconds of one layer for each 1,000 tokens of context."""
+        found, (near, far) = self.flash if flash else self.plain, CELLS
+        slopes = {n: (found[n, far] - found[n, near]) * 1000 / (far - near) for n in ROWS}
+        return {**slopes, PROMPT_ROWS: found[PROMPT_ROWS, far] * 1000 / far}
+
+
+def _a_token(found: Seconds) -> float:
+    """Returns the seconds of attention for one token in use: plain, verified, and its share of a prompt."""
+    decoding = sum(found[1, cells] + found[4, cells] / ROUND for cells in CELLS) / (2 * len(CELLS))
+    return decoding + PROMPT * found[PROMPT_ROWS, CELLS[-1]] / PROMPT_ROWS
+
+
+def with_attention(model: Model, settings: ContextSettings) -> ContextSettings:
+    """Returns the settings with flash attention decided, and chunks for whose scores there is room.
+
+    A card decides for itself (None).
+    """
+    if settings.identical:
+        settings = replace(settings, flash_attention=False)
+    if settings.flash_attention or model.on_gpu:
+        return settings
+    header = headers_of(model.path)[0]
+    heads = header.of_architecture("attention.head_count", 1) or 1
+    cells = settings.cells or settings.n_ctx * settings.n_seq
+    least = max(LEAST_CHUNK, settings.n_rows)
+    chunk = min(settings.chunk, max(CHUNK, least))
+    if score_bytes(heads, cells, chunk) > score_room():
+        chunk = min(chunk, least)
+    if settings.flash_attention is None:
+        fits = score_bytes(heads, cells, max(chunk, settings.medium)) <= score_room()
+        if not fits or settings.kv_type not in FLOATS or model.architecture in NEEDED:
+            return replace(settings, flash_attention=True)
+        attention = attention_of(header)
+        if attention and attention.flash_pays(settings.n_seq):
+            return replace(settings, flash_attention=True)
+    return replace(settings, flash_attention=False, chunk=chunk)
+
+
+def attention_of(header: Header) -> Attention | None:
+    """Returns what attention of a model's shape costs here, measured in half a second unless that is known.
+
+    None for a model without attention, and where this build cannot be timed.
+    """
+    shape, threads = shape_of(header), threads_wanted()
+    if shape is None:
+        return None
+    path = _path(shape, threads)
+    found = _kept(path)
+    if found is None:
+        plan = [(n, cells) for cells in CELLS for n in ROWS] + [(PROMPT_ROWS, CELLS[-1])]
+        timed = time_attention(shape, plan, threads)
+        if timed is None:
+            return None
+        found = Attention(*timed)
+        with contextlib.suppress(OSError):
+            text = json.dumps({"format": FORMAT, **{kind: _listed(getattr(found, kind)) for kind in _KINDS}})
+            write_whole(path, text, sync=False)
+    return found
+
+
+def slopes_of(model: Model, settings: ContextSettings) -> dict[int, float]:
+    """Returns by rows the seconds that 1,000 tokens of context add to an evaluation; {} if unknown."""
+    if model.on_gpu or settings.kv_type not in FLOATS:
+        return {}
+    header = headers_of(model.path)[0]
+    attention = attention_of(header)
+    layers = sum(1 for heads in heads_in_cache(header) if heads)
+    if attention is None or model.window:  # of which most layers see little
+        return {}
+    slopes = attention.slopes(flash=bool(settings.flash_attention))
+    return {n: layers * seconds for n, seconds in slopes.items()} if min(slopes.values()) > 0 else {}
+
+
+def shape_of(header: Header) -> Shape | None:
+    """Returns the shape of a model's attention; None if it has none."""
+    heads = header.of_architecture("attention.head_count", 0) or 0
+    in_cache = max(heads_in_cache(header), default=0)
+    if not heads or not in_cache:
+        return None
+    usual = (header.of_architecture("embedding_length", 0) or 0) // heads
+    if latent := header.of_architecture("attention.kv_lora_rank"):  # one head for all
+        rotated = header.of_architecture("rope.dimension_count", 64) or 64
+        return Shape(latent + rotated, latent, heads, 1, in_keys=True)
+    key = header.of_architecture("attention.key_length", usual) or usual
+    value = header.of_architecture("attention.value_length", usual) or usual
+    return Shape(key, value, heads, in_cache) if key and value and heads % in_cache == 0 else None
+
+
+_KINDS = ("flash", "plain")
+
+
+def _path(shape: Shape, threads: int) -> Path:
+    libraries = [(file.name, file.stat().st_mtime_ns) for file in sorted(library_folder().glob("*ggml*"))]
+    of = [platform.node(), platform.machine(), libraries, psutil.cpu_count(), threads, repr(shape)]
+    key = hashlib.sha256(json.dumps(of).encode()).hexdigest()[:20]
+    return cache_folder() / "attention" / f"{key}.json"
+
+
+def _listed(found: Seconds) -> list[list[float]]:
+    return [[rows, cells, seconds] for (rows, cells), seconds in found.items()]
+
+
+def _kept(path: Path) -> Attention | None:
+    """Returns an earlier measurement that is not too old; None if there is none that makes sense."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        held = json.loads(path.read_text(encoding="utf-8"))
+        if held["format"] != FORMAT or not is_recent(path):
+            return None
+        found = Attention(
+            *({(int(n), int(cells)): float(s) for n, cells, s in held[kind]} for kind in _KINDS)
+        )
+        wanted = {*((n, cells) for n in ROWS for cells in CELLS), (PROMPT_ROWS, CELLS[-1])}
+        if found.flash.keys() == found.plain.keys() == wanted and min(found.flash.values()) > 0:
+            return found
+    return None
