@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help chat test test-all gpu-test check format map clean ready
 
 help:
-	@echo "make chat      chat with a small real model (downloads 93 MB once; offline: the embedded pair)"
+	@echo "make chat      chat with a small real model (downloads 98 MB once; offline: the embedded pair)"
 	@echo "make test      run the tests, in a few minutes (ARGS='-k sampling' selects some)"
 	@echo "make test-all  run all tests, including the slow ones"
 	@echo "make gpu-test  run the graphics card tests on a software Vulkan device (builds for 12 minutes first)"

@@ -19,7 +19,8 @@ import tiny_gguf
 from commands import EDGESPEC, edgespec, in_process, posix, refused
 from in_terminal import Terminal
 
-from edgespec.commands import flags
+from edgespec.commands import cli, flags
+from edgespec.errors import GrammarError
 from edgespec.pairs.files import rope
 
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]
@@ -466,3 +467,11 @@ def test_llama_cpps_values_for_what_the_file_says_are_taken() -> None:
     flags.add_model(parser)
     assert not rope(parser.parse_args(said)).given()
     assert rope(parser.parse_args([*said, "--rope-scale", "2"])).given() == {"rope_freq_scale": 0.5}
+
+
+@pytest.mark.parametrize("wrong", ["a(b", "(?=a)b"])
+def test_a_wrong_regular_expression_is_told_before_a_model_is_loaded(wrong: str, tmp_path: Path) -> None:
+    """It took nine seconds, of which the model's loading was most."""
+    (tmp_path / "no.gguf").write_bytes(b"this would be told first")
+    with pytest.raises(GrammarError, match="^the regular expression cannot be used: "):
+        cli.run_command(["run", "--target", str(tmp_path / "no.gguf"), "--regex", wrong, "hi"])

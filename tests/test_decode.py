@@ -17,11 +17,12 @@ from fakes import Remembering, Restless, TableModel, speculate, text_of, tokens_
 from filling import fill_always
 from wrong_rules import flipped, without_residual
 
-from edgespec.core.drafters import Drafter, Drafting, NoDrafter
+from edgespec.core.drafters import Drafter, Drafting, Guesser, NoDrafter, Offer, offer
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.free import free_guessers
 from edgespec.core.loop import Limits, generate
+from edgespec.core.media import cells
 from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
@@ -224,10 +225,10 @@ def said(rounds: Sequence[Round], end: int) -> tuple[int, ...]:
 
 def loop_error(
     judge: fakes.Judge, name: str, pace: Callable[[], Pace | int], s: Sampling, max_tokens: int = 5,
-    drafter: Callable[[Sampler, int], Drafter] | None = None,
+    drafter: Callable[[Sampler, int], Drafter] | None = None, prompt: Sequence[int] = (0, 1, 1, 0, 0, 1),
 ) -> float:  # fmt: skip
     """Returns how far the law of whole generations is from the target's, token 2 being the end."""
-    n, prompt, end = 3, [0, 1, 1, 0, 0, 1], 2  # whether 0 or 1 comes first, something like it came before
+    n, end = 3, 2  # whether 0 or 1 comes first, something like it came before
     target, draft = TableModel(n, seed=6, spread=0.5), TableModel(n, seed=7, spread=0.8)
     sampler = Remembering(s, n)
 
@@ -254,6 +255,44 @@ def test_whole_generations_have_the_targets_distribution_exactly(
     judge: fakes.Judge, name: str, s: Sampling
 ) -> None:
     assert loop_error(judge, name, lambda: 2, s) < 1e-12
+
+
+PICTURE = cells(b"picture", 3, 3).tolist()
+WITH_PICTURES = {
+    "within": [0, 1, *PICTURE, 1, 0, 0, 1],
+    "behind what comes again": [0, 1, *PICTURE, 0, 1],
+    "just before": [0, 1, 1, 0, *PICTURE, 1],
+}
+
+
+class Echo:
+    """A guesser that says what came behind this token the last time, whatever that is."""
+
+    name = "lookup"
+
+    def __init__(self) -> None:
+        self.odds = Odds((0.7,) * BINS)
+
+    def for_text(self) -> Guesser:
+        return self
+
+    def offer(self, tokens: np.ndarray, limit: int) -> Offer:
+        earlier = np.flatnonzero(tokens[:-1] == tokens[-1])
+        start = int(earlier[-1]) + 1 if earlier.size else tokens.size
+        guesses = tokens[start : start + limit].tolist()
+        return offer(guesses, [0.5] * len(guesses), self.odds)
+
+    def learn(self, judged: Judged) -> None:
+        pass
+
+
+@pytest.mark.parametrize("where", WITH_PICTURES)
+@pytest.mark.parametrize("name", ["echo", *DRAFTERS])
+def test_a_picture_among_the_tokens_leaves_the_distribution_exact(name: str, where: str) -> None:
+    """A guesser that offered a picture's cell ended the answer with a sentence about a lost picture."""
+    echo = (lambda sampler, n: Competition([Echo()], None)) if name == "echo" else None
+    found = loop_error(verify_tokens, name, lambda: 2, USUAL, 4, echo, WITH_PICTURES[where])
+    assert found < 1e-12
 
 
 @pytest.mark.sample(5)

@@ -17,7 +17,7 @@ from edgespec.commands.distill.installing import CurrentPair, install, known
 from edgespec.commands.distill.sitting import Sitting, choose_width, claim
 from edgespec.commands.distill.trial import Trial
 from edgespec.engine.text_log import LoggedText
-from edgespec.errors import DoesNotFitError, ModelFileError, SettingError
+from edgespec.errors import DoesNotFitError, EdgeSpecError, ModelFileError, SettingError
 from edgespec.pairs.store import open_store
 from edgespec_models import tiny
 from edgespec_models.gguf.header import read_file
@@ -36,9 +36,20 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
 
 
+def test_a_target_that_is_not_there_is_told_before_torch_is_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever mistyped a name was sent to install two gigabytes first."""
+    without_torch(monkeypatch)
+    for name in ("./no-such.gguf", "no-such-pair"):
+        with pytest.raises(EdgeSpecError, match="no-such") as refused:
+            run_command(["distill", name])
+        assert "torch" not in str(refused.value)
+
+
 def test_without_torch_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     without_torch(monkeypatch)
-    with pytest.raises(SettingError, match=r"torch, which is not installed: .*edgespec\[distill\]"):
+    with pytest.raises(SettingError, match=r"torch, which is not installed: .*folder, .*'\.\[distill\]'"):
         run_command(["distill", "embedded"])
 
 

@@ -70,3 +70,24 @@ def test_pages_import_only_what_is_promised() -> None:
     imported = re.findall(r"^\s*(?:from|import) (edgespec[\w.]*)", code, re.MULTILINE)
     assert imported and set(imported) == {"edgespec"}
     assert set(re.findall(r"\bedgespec\.([A-Za-z_]+)", code)) <= set(edgespec.__all__)
+
+
+# from an index, and not from a folder
+UNOWNED = re.compile(r"\binstall\b[^\n`#]*[ '\"]edgespec(\[|==|['\"`\s]|$)")
+
+
+def test_nothing_recommends_a_package_that_is_not_ours() -> None:
+    """`edgespec[distill]` was recommended, and no such name is registered: a stranger could have it."""
+    assert UNOWNED.search("pip install 'edgespec[distill]'") and UNOWNED.search("pipx install edgespec")
+    assert not UNOWNED.search("install '.[distill]'") and not UNOWNED.search("pip install ./edgespec")
+    kinds = (
+        "edgespec/**/*.py",
+        "tui/**/*.py",
+        "models/**/*.py",
+        "docs/*.md",
+        "*.md",
+        ".make/*.py",
+        "Makefile",
+    )
+    for path in (path for kind in kinds for path in ROOT.glob(kind)):
+        assert not UNOWNED.search(path.read_text(encoding="utf-8")), path

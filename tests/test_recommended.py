@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.memory.recommended import most_gain, recommended
+from edgespec.commands.cli import run_command
+from edgespec.commands.run import hint
+from edgespec.memory.recommended import most_gain, recommended, recommended_here
 from edgespec.pairs.found import BESIDE, EASY
 from edgespec.pairs.planned import PlannedSpeed, keep
+from edgespec.pairs.store import open_store
+from edgespec_models import tiny
 from edgespec_models.shelf.catalogue import find
+from edgespec_models.shelf.installed_pair import InstalledModel, InstalledPair
 
 PLENTY = 500 * 10**9
 
@@ -54,3 +59,31 @@ def test_the_most_a_pair_can_gain_is_that_of_the_best_length() -> None:
     known = find("llama-3.1-8b")
     assert known.acceptance and known.draft
     assert most_gain(known.acceptance, known.draft.size / known.target.size) > 1.5
+
+
+def test_a_run_without_guesses_ends_with_the_pair_that_gains(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It ended with "nothing was drafted", without why, and without what to do. In a pipe it is quiet."""
+    for shown in (False, True):
+        monkeypatch.setattr("sys.stderr.isatty", lambda shown=shown: shown)
+        assert run_command(["run", "--target", str(tiny.target_path()), "-n", "2", "Why?"]) == 0
+        told = capsys.readouterr().err
+        hints = [line for line in told.splitlines() if "edgespec demo" in line]
+        assert len(hints) == shown
+        if shown:
+            best = recommended_here()
+            assert "no draft" in hints[0] and (best is None or f"`edgespec pull {best.name}`" in hints[0])
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert run_command(["run", "--no-draft", "-n", "2", "Why?"]) == 0
+    assert "edgespec demo" not in capsys.readouterr().err, "nobody wanted guesses"
+
+
+def test_the_hint_chooses_what_is_installed_and_does_not_recommend_what_runs() -> None:
+    best = recommended_here()
+    assert best
+    assert f"`edgespec pull {best.name}` gets" in hint(None, has_draft=False)
+    assert best.name not in hint(best.name, has_draft=True)
+    files = InstalledModel((str(tiny.target_path()),), 1)
+    open_store().add(InstalledPair(best.name, files, files, "imported", 1.0))
+    assert f"`--pair {best.name}` chooses" in hint("other", has_draft=True)

@@ -49,7 +49,9 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
     if pair_flag:
         add_flags(group, {"--pair NAME": which})
     else:
-        group.add_argument("pair", metavar="PAIR", nargs="?", help=which)
+        # the name alone, or behind --pair as with every other command
+        group.add_argument("pair", metavar="PAIR", nargs="?", default=argparse.SUPPRESS, help=which)
+        group.add_argument("--pair", metavar="NAME", help="the same")
     add_flags(group, TARGET)
     add_flags(group.add_mutually_exclusive_group(), DRAFT)
     if media:

@@ -18,9 +18,11 @@ from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import Round
 from edgespec.engine.media_marks import mark, mixed
 from edgespec.errors import SettingError
+from edgespec.grammar.matchers import check
+from edgespec.memory.recommended import recommended_here
 from edgespec.pairs.files import chat_template, pair_name
 from edgespec.pairs.projector import NONE
-from edgespec.pairs.store import note_speed
+from edgespec.pairs.store import note_speed, open_store, store_told
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.odd_text import as_text, oddities
@@ -71,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Answers one prompt; returns the exit code (130 after Ctrl+C; what is written so far stays)."""
     request_for(arguments)  # refuses wrong values before anything is loaded
     grammar, given = grammar_for(arguments), chat_template(arguments)  # once: they may come through a pipe
+    if grammar and grammar.kind != "json_schema":
+        check(grammar)
     prompt, attached = read_prompt(arguments.prompt), [_picture(name) for name in arguments.image]
     marks = "".join(mark(i)["text"] for i in range(len(attached)))
     if attached and arguments.mmproj == NONE:
@@ -106,7 +110,33 @@ def run(arguments: argparse.Namespace) -> int:
             print(json.dumps({"text": text, **figures.as_dict()}))
         if not arguments.quiet and not arguments.json:
             print("\n" + "\n".join(figures.lines()), file=sys.stderr)
+            if sys.stderr.isatty() and not figures.drafted and speculates(arguments):
+                has_draft = pair.draft_name is not None
+                print(f"edgespec: {hint(pair_name(arguments), has_draft=has_draft)}", file=sys.stderr)
         return INTERRUPTED if tally.finish == "cancelled" else 0
+
+
+def speculates(arguments: argparse.Namespace) -> bool:
+    """Returns whether guesses were wanted."""
+    return not arguments.no_draft and arguments.drafter != "none" and arguments.draft_length != 0
+
+
+def hint(name: str | None, *, has_draft: bool) -> str:
+    """Says why nothing was drafted, and which pair gains. name: of this pair, if it has one."""
+    if has_draft:
+        why = "a guess cost more than it was likely to save here"
+    else:
+        why = "this model has no draft, and its text repeated nothing"
+    with store_told():
+        installed = {pair.name for pair in open_store().pairs()}
+    best = recommended_here(installed)
+    if best is None or best.name == name:
+        return f"nothing was drafted: {why}; `edgespec demo` shows what drafts can bring"
+    how = f"`--pair {best.name}` chooses" if best.name in installed else f"`edgespec pull {best.name}` gets"
+    return (
+        f"nothing was drafted: {why}. {how} a pair that should gain here, {best.sentence}; "
+        "`edgespec demo` shows it without a download"
+    )
 
 
 def _picture(name: str) -> Attachment:

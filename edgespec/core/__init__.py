@@ -1,6 +1,6 @@
 """One token: guess, judge, emit. No llama.cpp, no HTTP, no files: everything here runs on fakes.
 
-Start here. With `sampling/` these are the 4,500 lines to know; read them in this order:
+Start here. With `sampling/` these are the 5,000 lines to know; read them in this order:
 
 1. `values.py`    what flows: a `Draft` (a guess), an `Ask` for logits, a `Round` of emitted tokens
 2. `loop.py`      the speculative loop, on one screen

@@ -184,6 +184,12 @@ def tokenizer_of(pieces: Sequence[bytes], end_tokens: frozenset[int]) -> llguida
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(tokens), eos_token=ends)
 
 
+def check(grammar: Grammar) -> None:
+    """Raises GrammarError for a grammar that no vocabulary could follow, before a model is loaded."""
+    if why := llguidance.LLMatcher.validate_grammar(lark_of(grammar), limits=_limits()):
+        raise GrammarError(f"the {NAMES[grammar.kind]} cannot be used: {_why(why)}")
+
+
 def matcher_for(vocabulary: llguidance.LLTokenizer, lark: str) -> llguidance.LLMatcher:
     """Compiles a grammar; the matcher reports what is wrong with it (`is_error`)."""
     return llguidance.LLMatcher(vocabulary, lark, log_level=0, limits=_limits())

@@ -37,7 +37,7 @@ class Supervisor:
         self._next: LoadRequest | None = None
         self._turn = asyncio.Lock()  # fair: first come, first served
         self._closed: Refusal | None = None  # why no request is taken any more
-        self._forced = False  # who waits for a turn gives it up
+        self._forced = 0  # loads by force: who waits for a turn gives it up
         self._large_bodies = 0
         self._news = asyncio.Event()  # set, and replaced, at every change
         self._timer: asyncio.TimerHandle | None = None
@@ -241,7 +241,7 @@ class Supervisor:
     async def _my_turn(self, force: bool) -> AsyncIterator[None]:
         """Waits for the turn; if forced, others give theirs up."""
         if force:
-            self._forced = True
+            self._forced += 1
             self._moved()
         try:
             async with self._turn:
@@ -249,7 +249,7 @@ class Supervisor:
                 yield
         finally:
             if force:
-                self._forced = False
+                self._forced -= 1
 
     def _check(self, force: bool) -> None:
         """Raises Refusal to whom there is no use in waiting."""

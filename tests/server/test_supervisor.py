@@ -191,6 +191,27 @@ def test_by_force_running_and_waiting_requests_are_ended(loads: tuple[LoadReques
     asyncio.run(play())
 
 
+def test_a_load_by_force_stays_one_though_another_ends_before_it(
+    loads: tuple[LoadRequest, LoadRequest],
+) -> None:
+    """The first of two took the mark away from both, so others waited in vain beside the second."""
+
+    async def play() -> None:
+        async with supervised(loads[0]) as worker:
+            first, second = worker._my_turn(True), worker._my_turn(True)
+            await first.__aenter__()
+            entering = asyncio.create_task(second.__aenter__())
+            await asyncio.sleep(0)
+            await first.__aexit__(None, None, None)
+            await entering
+            with pytest.raises(Refusal, match="by force"):
+                worker._check(False)
+            await second.__aexit__(None, None, None)
+            worker._check(False)
+
+    asyncio.run(play())
+
+
 @pytest.mark.slow
 def test_force_waits_for_no_pair_that_is_being_loaded_and_leaves_no_worker_of_it(
     loads: tuple[LoadRequest, LoadRequest],

@@ -38,8 +38,8 @@ INTERRUPTED = 130
 MEASURING = (60.0, 300.0)  # seconds at least and at most, on top of the minutes
 ENOUGH_OWN, MOST_OWN = 6, 24  # texts of the user's, held out: enough of them alone decide
 TORCH = (
-    "edgespec distill trains with torch, which is not installed: "
-    "`python -m pip install 'edgespec[distill]'` gets it"
+    "edgespec distill trains with torch, which is not installed: in EdgeSpec's folder, "
+    "`python -m pip install '.[distill]'` gets it"
 )
 
 
@@ -83,9 +83,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.target is None:
         raise SettingError("name the model that a draft is made for: edgespec distill TARGET")
     _check_numbers(arguments)
-    _need_torch()
     known_pair = known(arguments.target)
     headers = _checked(known_pair.target)
+    _need_torch()
     sitting = prepare(arguments, known_pair, headers)
     from filelock import FileLock, Timeout
 
@@ -122,7 +122,8 @@ def _need_torch() -> None:
         import torch  # noqa: F401
     except (ImportError, OSError) as error:
         raise SettingError(
-            f"torch cannot be loaded ({error}): install it again with edgespec[distill]"
+            f"torch cannot be loaded ({error}): install it again, in EdgeSpec's folder, with "
+            "`python -m pip install --force-reinstall '.[distill]'`"
         ) from None
 
 

@@ -39,7 +39,8 @@ def _remove(store: Store, names: list[str], *, keep_files: bool) -> None:
         store.get(name)  # a wrong name is reported before anything is removed
     for name in dict.fromkeys(names):
         removed = store.remove(name, keep_files=keep_files)
-        print(f"removed {name}, {size_text(removed.freed)} are free")
+        freed = f"{size_text(removed.freed)} are free" if removed.freed else "no file was deleted"
+        print(f"removed {name}, {freed}")
         for path, why in removed.kept.items():
             print(f"  kept {path}: {why}", file=sys.stderr)
 

@@ -101,7 +101,8 @@ def _without_draft(target: InstalledModel) -> str:
 
 
 def _model_lines(role: str, model: InstalledModel) -> list[str]:
-    origin = f"{model.repo} at {model.revision[:12]}" if model.repo else "a local file"
+    at = f" at {model.revision[:12]}" if model.revision else ""
+    origin = f"{model.repo}{at}" if model.repo else "a local file"
     known = "SHA-256 verified" if model.sha256 else "not compared with any hash"
     lines = [f"{role:<7} {size_text(model.size)} from {origin}, {known}"]
     lines += [f"        {path}{' (missing)' if path in model.missing else ''}" for path in model.paths]

@@ -17,17 +17,16 @@ def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]
     """Returns the catalogue as a table, with what is known and what is not."""
     rows = [("pair", "machine", "for", "download", "gain", "")]
     for entry in entries:
-        marks = ["installed"] if entry.name in installed else []
-        marks += [] if entry.verified else ["unverified"]
-        rows.append(
-            (entry.name, entry.machine, entry.use, size_text(entry.size), entry.gain or "-", ", ".join(marks))
-        )
+        mark = "installed" if entry.name in installed else ""
+        gain = entry.gain or ("-" if entry.draft else "no draft")
+        rows.append((entry.name, entry.machine, entry.use, size_text(entry.size), gain, mark))
     return [
         *table(rows),
         "",
         "`edgespec pull PAIR` checks a pair before it downloads it; `edgespec show PAIR` says more about it.",
-        "unverified: names, sizes or licences not checked on the hub. gain: as others measured it;",
-        "on your machine, `edgespec bench` measures it.",
+        "gain: as others measured it, where a figure is known; `edgespec plan` estimates it for this machine",
+        "before a download, and `edgespec bench` measures it. Names and sizes are checked by every pull,",
+        "before it downloads (`--check` does no more than that).",
     ]
 
 

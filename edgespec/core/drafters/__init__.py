@@ -64,11 +64,12 @@ class Offer:
 
 
 def offer(tokens: Sequence[int], confidence: Sequence[float], odds: Odds) -> Offer:
-    """Returns an offer that ends where it becomes hopeless.
+    """Returns an offer that ends where it becomes hopeless, and before a cell of a picture or sound.
 
     Its first token is watched even then: otherwise nobody would notice that a guesser has
     become right.
     """
+    tokens = tokens[: next((i for i, token in enumerate(tokens) if token < 0), len(tokens))]
     reach, out = 1.0, []
     for sure in confidence[: len(tokens)]:
         reach *= odds.of(sure)
@@ -80,7 +81,11 @@ def offer(tokens: Sequence[int], confidence: Sequence[float], odds: Odds) -> Off
 
 
 class Guesser(Protocol):
-    """Something that offers guesses without evaluating anything."""
+    """Something that offers guesses without evaluating anything.
+
+    The text may have negative numbers in it: cells of pictures and sounds (`core/media.py`), which index no
+    table and are never guessed. Made by `offer` of this module, a guess ends before one.
+    """
 
     name: str  # its name in statistics and on screens
     odds: Odds  # acceptance of its guesses, by its confidence; kept between starts
