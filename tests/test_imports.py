@@ -95,6 +95,7 @@ TUI_MAY_SEE = {
     "edgespec.sampling.settings",
     "edgespec.system.config",
     "edgespec.system.named_file",
+    "edgespec.memory.recommended",
     "edgespec.system.odd_text",
     "edgespec.system.terminal",
 }

@@ -16,6 +16,7 @@ from textual.screen import Screen
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SessionError, SettingError
+from edgespec.memory.recommended import Recommended
 from edgespec.pairs.found import Found
 from edgespec.pairs.store import open_store
 from edgespec_tui import hang_up, palette
@@ -60,6 +61,7 @@ class ChatApp(GuardedApp):
         key("app.sessions", "ctrl+o", "Chats", "Chats: search, open, rename, delete", shown=True),
         key("app.models", "ctrl+l", "Models", "Choose or pull a model"),
         key("app.use_found", "alt+u,f11", "Use found model", "Continue with the model that was found here"),
+        key("app.pull_best", "alt+p", "Pull recommended", "Pull the recommended pair while this one answers"),
         key("app.quit", "ctrl+q", "Quit", "Quit; the chat is saved", action="quit_now", first=True),
         key("app.interrupt", "ctrl+c", "Stop or quit", "Copy, stop, clear input; twice: quit", first=True),
     ]
@@ -104,6 +106,7 @@ class ChatApp(GuardedApp):
         self._asked_for = ""  # the server whose models were listed because it has several
         self._looked = False  # for models of other programs
         self._found: Found | None = None
+        self._best: Recommended | None = None  # of the catalogue, for this machine
         self.set_keymap(dict(self.settings.keys))
 
     def on_load(self) -> None:
@@ -268,9 +271,24 @@ class ChatApp(GuardedApp):
     async def _look_around(self) -> None:
         """Looks for models of other programs, once it keeps nobody waiting, and offers the best."""
         await asyncio.sleep(LOOK_AFTER_S)
+        self._best = await in_thread(self._shelf.recommended)
+        if self._best is not None and self.chat.is_whole:
+            self.chat.query_one(Welcome).recommend(self._best.sentence)
         self._found = await in_thread(self._shelf.look)
         if self._found is not None and self.chat.is_whole:
             self.chat.query_one(Welcome).offer(offered(self._found))
+
+    def action_pull_best(self) -> None:
+        """Pulls the recommended pair in the background."""
+        if self._best is None:
+            self.chat.tell("No pair is recommended here: Ctrl+L lists those there are.")
+            return
+        try:
+            self._shelf.begin_pull(self._best.name)
+        except SettingError as error:
+            self.chat.tell(str(error), "error")
+        else:
+            self.chat.tell(f"{self._best.name} is being pulled: Ctrl+L shows how far, and continues with it.")
 
     def action_use_found(self) -> None:
         """Continues with the model that was found here."""

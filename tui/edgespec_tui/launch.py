@@ -9,6 +9,7 @@ from pathlib import Path
 
 from edgespec.client.attach import WantedEngine, attach
 from edgespec.errors import SettingError
+from edgespec.memory.recommended import recommended_here
 from edgespec.pairs.found import best_found
 from edgespec.pairs.store import open_store
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, connecting
@@ -99,7 +100,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
             first=first_conversation(arguments, sessions, beginning),
             options=beginning.options,
             notices=notices,
-            shelf=Shelf(open_store(), look=best_found),
+            shelf=Shelf(open_store(), look=best_found, recommended=recommended_here),
             typed=typed,
             known=known,
         )

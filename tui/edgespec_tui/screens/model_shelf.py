@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from edgespec.errors import SettingError
+from edgespec.memory.recommended import Recommended
 from edgespec.pairs.found import BESIDE, EASY, Found, name_of
 from edgespec.pairs.planned import planned
 from edgespec_models import tiny
@@ -158,9 +159,14 @@ class Shelf:
         hub: Callable[[], Hub] | None = None,
         memory: int | None = None,
         look: Callable[[int], Found | None] = lambda memory: None,
+        recommended: Callable[[], Recommended | None] = lambda: None,
     ) -> None:
-        """look: for models of other programs; returns the best that fits so many bytes of memory."""
+        """recommended: finds the pair that is expected to gain most here.
+
+        look: for models of other programs; returns the best that fits so many bytes of memory.
+        """
         self._store, self._hub, self._look = store, hub, look
+        self.recommended = recommended
         self._memory = memory or int(psutil.virtual_memory().total)
         self.pull: ModelPull | None = None
         self.watched = False

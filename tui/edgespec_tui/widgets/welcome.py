@@ -21,6 +21,7 @@ class Welcome(VerticalScroll, can_focus=False):
         yield Static("", id="welcome-model")
         yield Static("", id="welcome-notice")
         yield Static("", id="welcome-offer")
+        yield Static("", id="welcome-best")
         yield Static("", id="welcome-asks")
 
     def show(self, engine: KnownEngine) -> None:
@@ -44,6 +45,11 @@ class Welcome(VerticalScroll, can_focus=False):
         self._tell("#welcome-notice", [Content(line) for line in (*told, *(info.told if info else ()))])
         tries = [*(("Try", ask) for ask in (note.asks[:1] if note else ())), DEMO, REST]
         self._tell("#welcome-asks", [Content.assemble((key.ljust(KEY), "bold"), does) for key, does in tries])
+
+    def recommend(self, sentence: str) -> None:
+        """Names the pair that gains here, and the key that pulls it."""
+        line = Content.assemble(("Alt+P".ljust(KEY), "bold"), sentence)
+        self._tell("#welcome-best", [line])
 
     def offer(self, pair: str) -> None:
         """Offers a pair that is here, in words; "" offers none."""
