@@ -19,6 +19,9 @@ import tiny_gguf
 from commands import EDGESPEC, edgespec, in_process, posix, refused
 from in_terminal import Terminal
 
+from edgespec.pairs.store import open_store, standing_in
+from edgespec_models.shelf.store import EMBEDDED, InstalledModel, InstalledPair
+
 CUT = "(stopped at the length limit)"
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]
 ONE_LINE = [f"--logit-bias={token}=-inf" for token in range(32)]
@@ -197,6 +200,27 @@ def test_a_wrong_setting_is_refused_where_a_program_asks(home: Path) -> None:
     (home / ".config" / "edgespec").mkdir(parents=True)
     (home / ".config" / "edgespec" / "settings.toml").write_text("[sampling]\ntemperature = 'hot'\n")
     assert "settings.toml line 2: sampling.temperature is 'hot'" in refused("chat", "-p", "hello")
+
+
+def test_a_default_pair_that_has_gone_keeps_no_chat_from_starting(
+    target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything but `edgespec pull` refused, until somebody found out how to name another pair."""
+    monkeypatch.setenv("EDGESPEC_STATE_DIR", str(tmp_path / "state"))
+    size, gone = target.stat().st_size, InstalledModel((str(tmp_path / "gone.gguf"),), 1000)
+    store, files = open_store(), InstalledModel((str(target),), size)
+    store.add(InstalledPair("lost", gone, None, "imported", 2.0))
+    other = standing_in()
+    assert other and other[0] == EMBEDDED and other[1].endswith("the embedded pair answers in its place")
+    store.add(InstalledPair("whole", files, None, "imported", 1.0), default=False)
+    code, out, err = in_process("chat", *QUICK, *NO_END, *ONE_LINE, said=b"hello\n")
+    assert code == 0 and len(out.splitlines()) == 1, err
+    assert "pair lost lacks gone.gguf" in err and "pair whole answers in its place" in err
+    assert "gone.gguf" in refused("chat", "-p", "hello", code=1), (
+        "a program gets the model that it expects, or none"
+    )
+    store.add(InstalledPair("lost", files, None, "imported", 3.0))
+    assert standing_in() is None
 
 
 # ---- a terminal -------------------------------------------------------------------------------------------

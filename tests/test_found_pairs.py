@@ -116,6 +116,45 @@ async def test_a_found_pair_is_offered_and_one_key_takes_it(
         assert not it.chat.query_one("#welcome-offer", Static).display and not it.chat.prompt.text
 
 
+@on_a_loop
+async def test_a_found_model_that_has_gone_closes_no_engine_and_is_no_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alt+U closed the engine that worked and made the lost file the default: the next chat did not start."""
+    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
+    gone = InstalledModel((str(tmp_path / "gone-Q8_0.gguf"),), 1000)
+    found = Found("LM Studio", "pub/gone-Q8_0.gguf", gone, "", None)
+    store, endpoint = Store(tmp_path / "models"), FakeEndpoint(info=FAKE_EMBEDDED)
+    async with driven(ChatApp(endpoint, shelf=Shelf(store, look=lambda memory: found))) as it:
+        await it.until(lambda: "Already here: gone-Q8_0.gguf" in it.text())
+        await it.pilot.press("alt+u")
+        await it.told("gone-Q8_0.gguf is gone since it was found here")
+        assert not endpoint.used and store.default() is None and "Already here" not in it.text()
+        assert it.app.context.engine.state == "ready"
+
+
+@on_a_loop
+async def test_who_asks_before_a_model_was_found_is_offered_it_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The welcome alone named it, and gives place to the first question."""
+    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
+    may, found = threading.Event(), model("8b-Q4_K_M.gguf", 5)
+
+    def look(memory: int) -> Found | None:
+        return found if may.wait(20) else None
+
+    async with driven(
+        ChatApp(FakeEndpoint(info=FAKE_EMBEDDED), shelf=Shelf(Store(tmp_path), look=look))
+    ) as it:
+        await it.ask("hello")
+        may.set()
+        await it.told("Already here: 8b-Q4_K_M.gguf of LM Studio: 5.00 GB")
+        await it.told("Alt+U continues with it.")
+        await it.pilot.press("ctrl+n")
+        await it.until(lambda: "Already here: 8b-Q4_K_M.gguf" in it.text(), "the welcome of a new chat")
+
+
 @pytest.mark.slow
 @on_a_loop
 async def test_who_has_chosen_a_model_is_offered_none(

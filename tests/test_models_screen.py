@@ -213,6 +213,20 @@ async def test_a_chosen_pair_answers_from_then_on_and_the_conversation_stays(
 
 
 @on_a_loop
+async def test_a_pair_that_goes_while_it_is_chosen_closes_no_engine(
+    room: Shelf, store: Store, tmp_path: Path
+) -> None:
+    """The engine that worked was closed first, and then there was none."""
+    pair, endpoint = installed(store, tmp_path), FakeEndpoint()
+    async with driven(ChatApp(endpoint, shelf=room)) as it:
+        await listed(it)
+        pair.target.path.unlink()
+        await it.pilot.press("enter")
+        await it.told("mine-big.gguf is gone: mine cannot be used")
+        assert not endpoint.used and it.app.context.engine.state == "ready"
+
+
+@on_a_loop
 async def test_a_pair_that_cannot_be_loaded_is_told_and_can_be_tried_again(room: Shelf) -> None:
     endpoint = FakeEndpoint()
     async with driven(ChatApp(endpoint, shelf=room)) as it:

@@ -8,6 +8,7 @@ from edgespec.commands import flags
 from edgespec.commands.flag_table import add_flags
 from edgespec.errors import SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
+from edgespec.pairs.store import standing_in
 from edgespec.system import config
 from edgespec_tui import launch
 from edgespec_tui.endpoint.media import mark_of
@@ -63,13 +64,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingError("--image goes with a prompt: add -p TEXT, or write @FILE in the chat")
     for name in arguments.image:
         mark_of(Path(name))  # now, not before the answer
+    names = (arguments.target, arguments.draft, arguments.pair, arguments.grow, config.default_target())
+    named = any(name is not None for name in names)
+    arguments.notice = ""
+    asked = arguments.endpoint or arguments.prompt is not None  # a program asks: no other model answers it
+    if not (named or asked) and (other := standing_in()):
+        arguments.pair, arguments.notice = other
+        named = True
     pair_settings(arguments, keep_texts=arguments.keep_texts * 2**20)
     if arguments.no_save:
         arguments.keep_texts = 0
     template = chat_template(arguments)
     arguments.template = digest(template) if template else ""
-    names = (arguments.target, arguments.draft, arguments.pair, arguments.grow, config.default_target())
-    if not arguments.endpoint and any(name is not None for name in names):
+    if named and not arguments.endpoint:
         target, draft = pair_files(arguments)
         arguments.target, arguments.draft = str(target), str(draft) if draft else None
         arguments.pair = arguments.grow = None

@@ -48,6 +48,23 @@ def installed_pair(name: str | None) -> InstalledPair | None:
     return pair
 
 
+def standing_in() -> tuple[str, str] | None:
+    """Returns the name of the pair to use where the default one has lost files, and a sentence about it.
+
+    It is the one that was used or installed last among those that are whole, else the embedded pair. None
+    if the default one is whole. Raises SettingError for a store that cannot be read.
+    """
+    try:
+        installed_pair(None)
+    except ModelFileError as error:
+        with store_told():
+            whole = [pair for pair in open_store().pairs() if not pair.missing]
+        last = max(whole, key=lambda pair: pair.last_used or pair.installed_at, default=None)
+        name, what = (last.name, f"pair {last.name}") if last else (EMBEDDED, "the embedded pair")
+        return name, f"{error}; {what} answers in its place"
+    return None
+
+
 def default_files() -> tuple[Path, Path | None]:
     """Returns target and draft of the pair that is used if none is named; raises as `installed_pair`."""
     pair = installed_pair(None)

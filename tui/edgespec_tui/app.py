@@ -20,7 +20,7 @@ from edgespec.memory.recommended import Recommended
 from edgespec.pairs.found import Found
 from edgespec.pairs.store import open_store
 from edgespec_tui import hang_up, palette
-from edgespec_tui.endpoint.attached import in_thread
+from edgespec_tui.endpoint.attached import LOOK_AGAIN_S, in_thread
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.endpoint.model_notes import note_of
@@ -270,13 +270,18 @@ class ChatApp(GuardedApp):
 
     async def _look_around(self) -> None:
         """Looks for models of other programs, once it keeps nobody waiting, and offers the best."""
+        while not self.chat.is_whole:
+            await asyncio.sleep(LOOK_AGAIN_S)
         await asyncio.sleep(LOOK_AFTER_S)
         self._best = await in_thread(self._shelf.recommended)
         if self._best is not None and self.chat.is_whole:
             self.chat.query_one(Welcome).recommend(self._best.sentence)
         self._found = await in_thread(self._shelf.look)
         if self._found is not None and self.chat.is_whole:
-            self.chat.query_one(Welcome).offer(offered(self._found))
+            pair = offered(self._found)
+            self.chat.query_one(Welcome).offer(pair)
+            if self.chat.conversation.turns:  # the welcome has given place to the first question
+                self.chat.tell(f"Already here: {pair}. Alt+U continues with it.", "warning")
 
     def action_pull_best(self) -> None:
         """Pulls the recommended pair in the background."""
@@ -295,16 +300,20 @@ class ChatApp(GuardedApp):
         if self._found is None:
             self.chat.tell("No model of another program was found here.")
             return
+        found, self._found = self._found, None
+        self.chat.query_one(Welcome).offer("")
         try:
-            pair = self._shelf.take(self._found)
+            pair = self._shelf.take(found)
         except SettingError as error:
             self.chat.tell(str(error), "error")
             return
-        self.chat.query_one(Welcome).offer("")
         self._use_pair(pair)
 
     async def _go_on_with(self, pair: ShelfPair, target: Path) -> None:
-        """Lets another pair answer from now on; the conversation stays."""
+        """Lets another pair answer from now on; the conversation stays, and so does the engine if it is gone."""
+        if lost := await asyncio.to_thread(pair.gone):
+            self.chat.tell(lost, "error")
+            return
         await self.chat.answers.stop()
         self._shelf.note_use(pair)
         await self.context.engine.use(target, pair.draft)

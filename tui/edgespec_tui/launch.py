@@ -90,7 +90,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
 
     known = known_to_app()
     beginning = begin(arguments, known=known)
-    notices: list[str] = list(beginning.complaints)
+    notices = [*filter(None, [arguments.notice]), *beginning.complaints]
     sessions = open_sessions(arguments, on_notice=notices.append)
     try:
         app = ChatApp(

@@ -35,6 +35,8 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
         if arguments.prompt is not None:  # a program asks: settings must not change its answer
             raise SettingError(complaint)
         _tell(f"edgespec: {complaint}")
+    if arguments.notice and arguments.list is None:
+        _tell(f"edgespec: {arguments.notice}")
     sessions = open_sessions(arguments, on_notice=lambda sentence: _tell(f"edgespec: {sentence}"))
     try:
         if arguments.list is not None:

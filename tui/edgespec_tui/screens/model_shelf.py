@@ -48,6 +48,11 @@ class ShelfPair:
     draft: Path | None = None
     missing: bool = False  # files that are gone
 
+    def gone(self) -> str:
+        """Says that a file is no longer there; "" if all are."""
+        lost = next((file for file in (self.target, self.draft) if file and not file.exists()), None)
+        return f"{lost} is gone: {self.name} cannot be used; Ctrl+L lists the others" if lost else ""
+
     def holds(self, words: str) -> bool:
         """True if every word is in what is known of it."""
         known = " ".join([self.name, self.use, self.kind, *self.detail]).lower()
@@ -205,7 +210,12 @@ class Shelf:
         return self._look(self._memory)
 
     def take(self, found: Found) -> ShelfPair:
-        """Installs a pair of found models. Raises SettingError."""
+        """Installs a pair of found models. Raises SettingError, also if its files have gone since."""
+        lost = [*found.target.missing, *(found.draft.missing if found.draft else ())]
+        if lost:
+            raise SettingError(
+                f"{lost[0]} is gone since it was found here: Ctrl+L lists the models there are"
+            )
         return _installed(found.installed(self._store), self._memory, default=True)
 
     def note_use(self, pair: ShelfPair) -> None:
