@@ -68,6 +68,29 @@ class Held(FakeEndpoint):
             yield event
 
 
+class Calls(FakeEndpoint):
+    """A server of another kind whose model calls a tool, or says nothing."""
+
+    finish = "tool_calls"
+
+    async def answer(
+        self, messages: Sequence[Message], options: AnswerOptions
+    ) -> AsyncGenerator[StreamEvent, None]:
+        yield StreamedRound(Round((), "", 0, 0, ()), 0.0)
+        yield Ended(self.finish)
+
+
+@pytest.mark.parametrize("finish, told", [("tool_calls", "called a tool"), ("stop", "without an answer")])
+@on_a_loop
+async def test_an_answer_without_text_says_why_there_is_none(finish: str, told: str) -> None:
+    """Its place stayed empty."""
+    endpoint = Calls()
+    endpoint.finish = finish
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("one")
+        assert told in it.shown("AnswerView .note")
+
+
 @on_a_loop
 async def test_a_long_prompt_says_how_far_it_has_been_read_and_how_long_the_rest_takes() -> None:
     """For minutes, nothing moved."""

@@ -65,7 +65,7 @@ class Ready(Preparation):
     error: EdgeSpecError | None = None
 
     def __post_init__(self) -> None:
-        self.cost = BIG
+        self.cost, self.unwritable = BIG, None
 
     async def endpoint(self) -> Endpoint:
         self.on_progress(Progress("loading", "making a pair", 0.5))
@@ -105,6 +105,43 @@ def test_what_a_cost_takes_is_known_without_making_it(
     grown.folder().mkdir(parents=True)
     (grown.folder() / "target-0.6B-F16-0123456789ab.gguf").touch()
     assert 0 < costs_of(demo.COSTS)[0].missing < big.size / 10, "the draft is still to be made"
+
+
+def test_a_cache_folder_that_cannot_be_written_is_not_called_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The demo said that there was no room, and to check the space."""
+    (cache := tmp_path / "cache").touch()
+    monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(cache))
+    preparation = Preparation(lambda _: None, start=lambda wanted, on_progress: FAST)
+    asyncio.run(preparation.endpoint())
+    assert preparation.cost is None and preparation.unwritable == cache and grown.free_disk() == 0
+    told = about_cost(preparation.cost, preparation.unwritable)
+    assert f"{cache} cannot be written" in told and "room" not in told
+
+
+def test_a_reader_of_the_demo_that_has_gone_ends_it_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`demo --plain | head -1` wrote a traceback for each line that nobody read, and raced to the end."""
+    said: list[str] = []
+
+    class Later(Ready):
+        async def endpoint(self) -> Endpoint:
+            asyncio.get_running_loop().call_soon(self.on_progress, Progress("loading", "making a pair"))
+            await asyncio.sleep(0.3)
+            return self.answers
+
+    def say(sentence: str) -> None:
+        if said:
+            raise BrokenPipeError
+        said.append(sentence)
+
+    monkeypatch.setattr(demo_app, "_say", say)
+    monkeypatch.setattr(demo, "Preparation", lambda tell: Later(tell, FAST))
+    with pytest.raises(BrokenPipeError):
+        demo_app.show(argparse.Namespace(plain=True, seconds=5.0))
+    assert said == [demo.ABOUT_LINES] and capsys.readouterr().err == ""
 
 
 def test_the_questions_are_of_several_kinds_and_every_one_is_asked_before_any_is_asked_again() -> None:

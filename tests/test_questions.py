@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fake_endpoint import FakeEndpoint
@@ -165,13 +167,27 @@ def test_a_small_copy_of_a_picture_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_picture_dropped_into_the_terminal_is_named(tmp_path: Path) -> None:
-    """Terminals paste a path, quoted or with its blanks escaped."""
+    """Terminals paste a path, quoted, escaped or as an address; several with blanks or lines between.
+
+    With two of them, brackets or `%20`, the text stayed as it was pasted.
+    """
     path = tmp_path / "my cat.png"
     path.touch()
     (tmp_path / "notes.txt").touch()
     escaped = str(path).replace(" ", "\\ ")
     for pasted in (str(path), f"'{path}'", f"file://{path}", f"{escaped} "):
         assert mention_of(pasted) == f'@"{path}" '
+    other = tmp_path / "my pic (1) 100%.png"
+    other.touch()
+    escaped_other = re.sub(r"([ ()%])", r"\\\1", str(other))
+    url = f"file://{quote(str(other))}"
+    for pasted in (str(other), f"'{other}'", escaped_other, url, url.replace("//", "//localhost", 1)):
+        assert mention_of(pasted) == f'@"{other}" ', pasted
+    two = f'@"{path}" @"{other}" '
+    for first, second in ((f"'{path}'", f"'{other}'"), (escaped, escaped_other), (f"file://{path}", url)):
+        assert mention_of(f"{first}\n{second}\n") == two
+    assert mention_of(f"{escaped} {escaped_other}") == mention_of(f"'{path}' {url}") == two
+    assert mention_of(f"{escaped} notes") == mention_of(" ".join([escaped] * 40)) == ""
     for pasted in ("", "'", "my cat.png", str(tmp_path / "notes.txt"), f"{path}\nand more", f"{path}x"):
         assert mention_of(pasted) == ""
 

@@ -14,6 +14,7 @@ import pytest
 from fake_endpoint import FAKE, FakeEndpoint, round_of
 from test_tui_chat import on_a_loop
 from textual.widgets import Input, OptionList
+from tiny_projector import png
 from tui_driver import Driven, driven
 
 from edgespec.client.answer import Span
@@ -246,6 +247,31 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
         await it.until(lambda: "measured" in it.shown("#panel-lead"))
         assert it.chat.measured and it.chat.measured.speedup > 1.2
         assert len(it.texts()) == 2, "a race leaves the chat as it was"
+
+
+@on_a_loop
+async def test_a_question_with_a_picture_is_raced_with_it(tmp_path: Path) -> None:
+    """Both lanes got the text alone, so a race showed another question than the chat would ask."""
+    (picture := tmp_path / "a.png").write_bytes(png())
+    endpoint = FakeEndpoint(answers=["some words to say " * 12], tok_per_s=900, plain_tok_per_s=450)
+    async with driven(ChatApp(endpoint)) as it:
+        it.chat.prompt.fill(f"what is @{picture}?")
+        await it.pilot.press("f5")
+        await it.until(lambda: isinstance(it.app.screen, RaceScreen) and it.app.screen.measured, "a verdict")
+        assert {messages[-1].media for messages, _ in endpoint.asked} == {(str(picture),)}
+        assert "[a.png: picture" in it.shown("#race-question")
+
+
+@pytest.mark.parametrize("key", ["f5", "f12"])
+@on_a_loop
+async def test_a_race_and_the_demo_end_no_answer_that_is_being_written(key: str) -> None:
+    """One key, pressed for its neighbour, cut off an answer of minutes."""
+    async with driven(ChatApp(FakeEndpoint(answers=["some words " * 400], tok_per_s=50))) as it:
+        await it.say("one")
+        await it.until(lambda: "some words" in it.text())
+        await it.pilot.press(key)
+        await it.told("an answer is still being written: Esc stops it")
+        assert it.chat.answering and it.app.screen is it.chat
 
 
 @on_a_loop

@@ -1,5 +1,6 @@
 """The embedded pair at the cost of a larger one: the same output, made once, kept in the cache folder."""
 
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,13 +71,24 @@ def first_that_fits(costs: Sequence[Cost], *, disk: int, memory: int) -> Cost | 
     return None
 
 
-def free_disk() -> int:
-    """Returns the free bytes where grown pairs are kept; 0 if that is unknown."""
+def _place() -> Path:
+    """Returns the folder for grown pairs, or what exists of the way there."""
     place = folder()
     while not place.exists() and place != place.parent:
         place = place.parent
+    return place
+
+
+def unwritable() -> Path | None:
+    """Returns what keeps grown pairs from being written: a folder, or a file in its place; None if nothing."""
+    place = _place()
+    return None if place.is_dir() and os.access(place, os.W_OK | os.X_OK) else place
+
+
+def free_disk() -> int:
+    """Returns the bytes that can be written where grown pairs are kept; 0 if that is unknown."""
     try:
-        return shutil.disk_usage(place).free
+        return 0 if unwritable() else shutil.disk_usage(_place()).free
     except OSError:
         return 0
 

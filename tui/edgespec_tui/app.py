@@ -310,7 +310,7 @@ class ChatApp(GuardedApp):
         self._use_pair(pair)
 
     async def _go_on_with(self, pair: ShelfPair, target: Path) -> None:
-        """Lets another pair answer from now on; the conversation stays, and so does the engine if it is gone."""
+        """Lets another pair answer from now on; the conversation stays. One that has gone changes nothing."""
         if lost := await asyncio.to_thread(pair.gone):
             self.chat.tell(lost, "error")
             return

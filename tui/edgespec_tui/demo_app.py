@@ -73,18 +73,29 @@ def show(arguments: argparse.Namespace) -> int:
 async def _in_lines(seconds: float) -> None:
     """Shows the demo in plain lines. Raises EdgeSpecError."""
     _say(demo.ABOUT_LINES)
-    said = ""
+    said, preparing = "", asyncio.current_task()
+    unheard: OSError | None = None  # as with `| head`
 
     def tell(progress: Progress) -> None:
-        nonlocal said
-        if progress.text != said:
+        nonlocal said, unheard
+        if progress.text != said and not unheard:
             said = progress.text
-            _say(f"{said[:1].upper()}{said[1:]} ...")
+            try:
+                _say(f"{said[:1].upper()}{said[1:]} ...")
+            except OSError as error:  # the loop would print it, and go on
+                unheard = error
+                if preparing:
+                    preparing.cancel()
 
     preparation = demo.Preparation(tell)
-    endpoint = await preparation.endpoint()
     try:
-        _say(demo.about_cost(preparation.cost))
+        endpoint = await preparation.endpoint()
+    except asyncio.CancelledError:
+        if unheard:
+            raise unheard from None
+        raise
+    try:
+        _say(demo.about_cost(preparation.cost, preparation.unwritable))
         _say(demo.TURNS)
         race = demo.new_race(endpoint, seconds=seconds)
         await race.warm_both(demo.WARM)

@@ -120,6 +120,8 @@ class PlainChat:
             self.tell("(interrupted)")
         elif answer.finish == "length":
             self.tell("(stopped at the length limit)")
+        elif not answer.text.strip():
+            self.tell(f"({answer.figures.get('reason') or 'the model ended without an answer'})")
         if not self.quiet:
             self.tell("\n".join(f"  {line}" for line in figure_lines(dict(answer.figures))) + "\n")
         return answer

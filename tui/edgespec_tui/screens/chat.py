@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Awaitable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ from textual.widgets import Collapsible
 
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.system.odd_text import oddities
+from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sentence
 from edgespec_tui.screens.race import drawn
@@ -20,7 +22,7 @@ from edgespec_tui.sessions.export import export
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.answer_body import CodeFence
-from edgespec_tui.widgets.attached_files import NAMED, read_file
+from edgespec_tui.widgets.attached_files import NAMED, read_file, with_files
 from edgespec_tui.widgets.external_editor import edited
 from edgespec_tui.widgets.markdown_blocks import last_code
 from edgespec_tui.widgets.panel import odds_against
@@ -94,26 +96,33 @@ class ChatScreen(ConversationScreen):
         elif command.name == "/export":
             self.tell(f"Written to {export(self.conversation, rest, folder=Path())}.")
         elif command.name == "/race":
-            await self.race(rest)
+            await self.race(QuestionText(rest))
         else:
             assert command.name == "/speculation"
             if self.speculation != on_or_off(rest):
                 self.action_speculation()
         return True
 
-    async def race(self, text: str) -> None:
-        """Races a question, plain against speculative; without one, the last. Raises EdgeSpecError."""
+    async def race(self, question: QuestionText) -> None:
+        """Races a question with its files, plain against speculative; without one, the last.
+
+        Raises EdgeSpecError.
+        """
         engine, talk = self.context.engine, self.conversation
         if engine.info is None or engine.state != "ready":
             raise SettingError("there is no engine to race yet: wait until the model is loaded")
         if engine.is_foreign:
             raise SettingError(f"{engine.info.where} reports no speculation data: there is nothing to race")
         questions = [turn for turn in talk.path() if turn.role == "user"]
-        if not text.strip() and not questions:
+        if not question.text.strip() and not questions:
             raise SettingError("there is no question to race: write one, then press F5")
-        await self.answers.stop()
-        if text.strip():
-            messages = [*talk.messages(), Message("user", text)]
+        self._check_idle("races")
+        if question.text.strip():
+            whole, missed = await in_thread(partial(with_files, question))
+            if missed:
+                self.tell(f"There is no file {', '.join(missed)}: raced as written.")
+            text = whole.folded()
+            messages = [*talk.messages(), Message("user", whole.text, whole.media, whole.digests)]
         else:
             text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
         drawn_race = drawn(engine.endpoint, messages, self.options(), rng=random.Random())
@@ -121,6 +130,11 @@ class ChatScreen(ConversationScreen):
         why = odds_against(engine.info.break_even)
         shown = RaceScreen(drawn_race, text, said=said, tinted=self.transcript.tinted, why=why)
         self.app.push_screen(shown, self.take_measured)
+
+    def _check_idle(self, does: str) -> None:
+        """Raises SettingError while an answer is written: what takes the machine ends none unasked."""
+        if self.answering:
+            raise SettingError(f"an answer is still being written: Esc stops it, then this key {does}")
 
     def action_take_choice(self, number: int) -> None:
         """Takes one of the list above the input."""
@@ -278,13 +292,17 @@ class ChatScreen(ConversationScreen):
 
     async def action_race(self) -> None:
         """Races the text in the input, or the last question, plain against speculative."""
-        await self._try(self.race(self.prompt.question().text))
+        await self._try(self.race(self.prompt.question()))
 
     async def action_demo(self) -> None:
         """Shows what speculation is for, on the embedded pair."""
         from edgespec_tui.screens.demo import IN_CHAT, DemoScreen  # most chats show none
 
-        await self.answers.stop()
+        try:
+            self._check_idle("shows the demo")
+        except SettingError as error:
+            self.tell(str(error), "error")
+            return
         self.app.push_screen(DemoScreen(next_step=IN_CHAT))
 
     def action_scroll_up(self) -> None:

@@ -20,7 +20,7 @@ from edgespec.client.answer import AnswerOptions
 from edgespec.client.attach import OnProgress, Progress, WantedEngine, own
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.free import free_memory
-from edgespec.pairs.grown import Cost, affordable, folder, grown_pair
+from edgespec.pairs.grown import Cost, affordable, folder, grown_pair, unwritable
 from edgespec_models import tiny
 from edgespec_models.shelf.sizes import size_text
 from edgespec_tui.endpoint.attached import AttachedEndpoint
@@ -92,8 +92,13 @@ def in_markdown(answers: Sequence[Said]) -> tuple[str, list[tuple[str, int]]]:
     return text, runs
 
 
-def about_cost(cost: Cost | None) -> str:
-    """Says which model is shown."""
+def about_cost(cost: Cost | None, unwritable: Path | None = None) -> str:
+    """Says which model is shown. unwritable: the folder in which none could be made."""
+    if cost is None and unwritable:
+        return (
+            f"{unwritable} cannot be written, so the embedded pair was not made as slow as a real model "
+            "(EDGESPEC_CACHE_DIR names another folder); guesses can hardly pay with a model so small."
+        )
     if cost is None:
         return (
             "There is no room here to make the embedded pair as slow as a real model, so this is its own "
@@ -145,6 +150,7 @@ class Preparation:
         self._tell, self._costs, self._start = on_progress, costs, start or _endpoint
         self._given_up = threading.Event()
         self.cost: Cost | None = None
+        self.unwritable: Path | None = None  # the folder for grown pairs, if nothing can be put there
 
     async def endpoint(self) -> Endpoint:
         """Returns what answers, once it is ready. Raises EdgeSpecError."""
@@ -172,6 +178,7 @@ class Preparation:
     def _files(self, loop: asyncio.AbstractEventLoop) -> tuple[Path, Path]:
         self.cost = affordable(self._costs, memory=free_memory()[0])
         if self.cost is None:
+            self.unwritable = unwritable()
             return tiny.target_path(), tiny.draft_path()
         shown = -1
         text = f"making a pair of {size_text(self.cost.size)} in {folder()}, once"
@@ -225,7 +232,7 @@ class DemoScreen(LanesScreen):
             self.tell("Preparing the demo.")
             preparation = self._preparing(self._show_progress)
             self._endpoint = await preparation.endpoint()
-            self._cost = about_cost(preparation.cost)
+            self._cost = about_cost(preparation.cost, preparation.unwritable)
         race = new_race(self._endpoint, seconds=self._seconds, skip=self._asked)
         await race.warm_both(WARM)
         self.tell(f"{TURNS} {self._cost}")

@@ -6,7 +6,9 @@ What follows an @ and names no file stays as it was written: decorators and addr
 """
 
 import re
+import shlex
 from pathlib import Path
+from urllib.parse import unquote
 
 from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
@@ -16,6 +18,8 @@ from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
 NAMED = '@"'  # before a name that is not put in as text
+LONGEST_DROP, MOST_DROPPED = 2**14, 32  # characters, files
+FILE_URL = "file://"
 PUNCTUATION = ".,;:!?)]}'\""
 
 
@@ -81,11 +85,31 @@ def read_text(path: Path, *, most: int = LARGEST_FILE) -> str:
 
 
 def mention_of(pasted: str) -> str:
-    """Returns how a question names a picture that was dropped into a terminal; "" for any other text."""
-    name = pasted.strip().removeprefix("file://")
-    name = name[1:-1] if name[:1] in "'\"" and name[:1] == name[-1:] else name.replace("\\ ", " ")
-    path = _file_named(name, quoted=True) if name and "\n" not in name and len(name) < 4096 else None
-    return f'{NAMED}{path}" ' if path and path.is_absolute() and is_medium(path) else ""
+    """Returns how a question names pictures that were dropped into a terminal; "" for any other text."""
+    if not 0 < len(pasted.strip()) < LONGEST_DROP:
+        return ""
+    for names in (pasted.strip().splitlines(), _words(pasted)):
+        paths = [_dropped(name.strip()) for name in names[: MOST_DROPPED + 1]]
+        if 0 < len(paths) <= MOST_DROPPED and all(paths):
+            return "".join(f'{NAMED}{path}" ' for path in paths)
+    return ""
+
+
+def _words(pasted: str) -> list[str]:
+    """Returns the words of a text as a shell reads them: so terminals write the names of dropped files."""
+    try:
+        return shlex.split(pasted)
+    except ValueError:  # a quotation without its end
+        return []
+
+
+def _dropped(name: str) -> Path | None:
+    """Returns the picture or sound that a whole path, or the address of a file, names."""
+    if name.startswith(FILE_URL):
+        name = unquote("/" + name.removeprefix(FILE_URL).partition("/")[2])  # some name this machine before
+    path = _file_named(name, quoted=True)
+    right = path and path.is_absolute() and is_medium(path) and '"' not in name
+    return path if right else None
 
 
 def fenced(path: Path, text: str) -> str:

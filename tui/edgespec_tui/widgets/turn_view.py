@@ -27,6 +27,7 @@ ACTIONS: dict[TurnAction, tuple[str, str]] = {  # what to do: its key, its word
     "go_on": ("g", "continue"),
     "branch": ("b", "branch"),
 }
+NO_ANSWER = "the model ended without an answer: Ctrl+R asks again"
 LINES = 24  # of a question, with marks in it; later ones are shown when it is opened
 
 
@@ -214,4 +215,6 @@ def ending(turn: Turn) -> list[str]:
         said.append(str(turn.figures.get("reason") or "interrupted"))
     if turn.finish == "length":
         said.append("stopped at the length limit: g continues")
+    if turn.finish == "stop" and not turn.text.strip():
+        said.append(str(turn.figures.get("reason") or NO_ANSWER))
     return [*said, *turn.figure_words()]

@@ -30,6 +30,7 @@ TYPING_S = 0.6  # the longest that drawing waits for a pause of somebody who typ
 PAUSE_S = 0.3
 LOOK_S = 0.05
 KEPT_EVERY_S = 0.5
+CALLED = "the model called a tool, and this chat has none: ask it to answer in words"
 LOST = "interrupted: the engine has ended"
 
 
@@ -170,6 +171,8 @@ class TurnWriter:
         figures = self.figures.as_figures()
         if self.error:
             figures["reason"] = reason_in_short(self.error)
+        elif self.figures.told and self.figures.told.finish == "tool_calls":
+            figures["reason"] = CALLED
         return replace(
             self.turn,
             text=self._said.content,
