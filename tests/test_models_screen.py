@@ -13,13 +13,15 @@ import pytest
 from fake_endpoint import FakeEndpoint
 from hub_models import model_bytes
 from local_hub import Fault, LocalHub
-from textual.widgets import OptionList, ProgressBar
+from textual.widgets import Input, OptionList, ProgressBar
 from tui_driver import Driven, driven
 
 from edgespec.errors import EndpointError, SettingError
+from edgespec.memory.recommended import Recommended
 from edgespec_models import tiny
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.model_pull import ModelPull
+from edgespec_models.shelf.catalogue import catalogue
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.model_shelf import Shelf, fit_of
@@ -210,6 +212,41 @@ async def test_a_chosen_pair_answers_from_then_on_and_the_conversation_stays(
         await it.told("mine answers from now on.")
         assert it.texts()[0] == "hello" and "mine-big" in it.text().splitlines()[0]
         assert store.get("mine").last_used
+
+
+def best_here() -> Recommended:
+    entry = next(one for one in catalogue() if one.name == "qwen3-4b")
+    return Recommended(entry, 1.5, "expected to gain")
+
+
+@on_a_loop
+async def test_the_best_pair_for_this_machine_comes_first_and_enter_pulls_nothing_unseen(
+    store: Store, tmp_path: Path
+) -> None:
+    """The list had "fits" in every row and an empty column "gain", and nothing said what to take."""
+    installed(store, tmp_path)
+    shelf = Shelf(store, memory=1000 * GB, recommended=best_here)
+    assert [pair.name for pair in shelf.pairs()[:3]] == ["qwen3-4b", "mine", "embedded"]
+    gains = [pair.gain_first for pair in shelf.pairs()[3:]]
+    assert gains == sorted(gains)
+    endpoint = FakeEndpoint()
+    async with driven(ChatApp(endpoint, shelf=shelf)) as it:
+        options = await listed(it)
+        first = next(line for line in it.text().splitlines() if "Best for this machine" in line)
+        assert "size" in first and "  gain" in first and "memory" not in first, "everything fits"
+        assert it.text().index("qwen3-4b") < it.text().index("Installed") < it.text().index("embedded")
+        assert options.highlighted_option and options.highlighted_option.id == "mine"
+        it.app.screen.query_one(Input).value = "embedded"
+        await it.until(lambda: "  gain" not in it.text(), "a column without a value goes")
+    installed(store, tmp_path, "qwen3-4b")
+    assert [(pair.name, pair.kind) for pair in shelf.pairs()[:2]] == [
+        ("qwen3-4b", "installed"),
+        ("mine", "installed"),
+    ]
+    async with driven(ChatApp(endpoint, shelf=shelf)) as it:
+        await listed(it)
+        row = next(line for line in it.text().splitlines() if "qwen3-4b " in line)
+        assert row.rstrip("│▏ ").endswith("best for this machine")
 
 
 @on_a_loop

@@ -80,7 +80,7 @@ def _place() -> Path:
 
 
 def unwritable() -> Path | None:
-    """Returns what keeps grown pairs from being written: a folder, or a file in its place; None if nothing."""
+    """Returns what keeps grown pairs from being written, a folder or a file in its place; else None."""
     place = _place()
     return None if place.is_dir() and os.access(place, os.W_OK | os.X_OK) else place
 

@@ -6,11 +6,12 @@ that is started measures it exactly, graphics cards included, and reports if it 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import psutil
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 TIGHT = 0.92  # share of the memory, as EASY: a machine has other things to do
 MACHINES = {"tiny": "any machine", "laptop": "a laptop"}
 Fit = Literal["fits", "tight", "too large"]
+FITS: tuple[Fit, ...] = get_args(Fit)
 Kind = Literal["installed", "embedded", "catalogue"]
 
 
@@ -47,6 +49,13 @@ class ShelfPair:
     target: Path | None = None  # files, if they are on this machine
     draft: Path | None = None
     missing: bool = False  # files that are gone
+    best: bool = False  # the one that promises most on this machine
+
+    @property
+    def gain_first(self) -> tuple[int, float, int]:
+        """The order of what can be pulled: what fits best, then what gains most, then the largest."""
+        gain = float(known[0]) if (known := re.match(r"[\d.]+", self.gain)) else 0.0
+        return FITS.index(self.fit), -gain, -self.size
 
     def gone(self) -> str:
         """Says that a file is no longer there; "" if all are."""
@@ -178,9 +187,10 @@ class Shelf:
         self.on_end: Callable[[ModelPull], None] = lambda _: None
 
     def pairs(self) -> list[ShelfPair]:
-        """Returns all: the installed by name, the embedded one, then the catalogue's that fit best first.
+        """Returns all: the installed by name, the embedded one, then the catalogue's that fit and gain most.
 
-        Raises SettingError if the store cannot be read.
+        The best for this machine comes first of its kind, and before all others if it is to be pulled. Raises
+        SettingError if the store cannot be read.
         """
         try:
             installed, default = self._store.pairs(), self._store.default()
@@ -188,12 +198,14 @@ class Shelf:
             raise SettingError(str(error)) from None
         names = {pair.name for pair in installed}
         offered = [_offered(entry, self._memory) for entry in catalogue() if entry.name not in names]
-        order: list[Fit] = ["fits", "tight", "too large"]
-        return [
+        pairs = [
             *(_installed(pair, self._memory, default=pair.name == default) for pair in installed),
             _embedded(self._memory),
-            *sorted(offered, key=lambda pair: order.index(pair.fit)),
+            *sorted(offered, key=lambda pair: pair.gain_first),
         ]
+        if (best := self.recommended()) is not None:
+            pairs = [replace(pair, best=pair.name == best.name) for pair in pairs]
+        return sorted(pairs, key=lambda pair: not pair.best)
 
     def begin_pull(self, what: str) -> ModelPull:
         """Starts a pull; raises SettingError while another one runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import on
@@ -23,9 +24,45 @@ if TYPE_CHECKING:
     from edgespec_models.hub.model_pull import ModelPull
 
 EVERY_S = 0.2
+BEST = "best for this machine"
 NAME, SIZE, FIT, GAIN = 23, 8, 9, 21  # widths of columns; a pair's purpose has the rest
-HEADINGS = {"installed": "Installed", "embedded": "Ships with EdgeSpec", "catalogue": "To pull"}
+HEADINGS = {
+    "best": BEST[:1].upper() + BEST[1:],
+    "installed": "Installed",
+    "embedded": "Ships with EdgeSpec",
+    "catalogue": "To pull",
+}
 HOW = "Enter switches to an installed pair or pulls another."
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of the list: those whose rows differ."""
+
+    fit: bool
+    gain: bool
+
+    def heading(self, part: str, *, first: bool) -> Content:
+        """Returns the line above a part; the first one names the columns."""
+        name = HEADINGS[part]
+        if not first:
+            return Content.styled(name, "bold $primary")
+        columns = self._row("size", "memory", "gain", "for")
+        return Content.assemble((name.ljust(2 + NAME + 1), "bold $primary"), (columns, "dim"))
+
+    def line(self, pair: ShelfPair, *, answers: bool) -> Content:
+        """Returns the line of a pair. answers: it does now."""
+        last = "files are gone" if pair.missing else pair.use
+        if pair.best and pair.kind != "catalogue":
+            last = BEST
+        row = self._row(size_text(pair.size), pair.fit, pair.gain, "")
+        mark, name = "> " if answers else "  ", Content(pair.name).truncate(NAME, ellipsis=True, pad=True)
+        return Content.assemble((mark, "bold"), name, " ", row, (last, "dim"))
+
+    def _row(self, size: str, fit: str, gain: str, last: str) -> str:
+        cells = [size.rjust(SIZE)]
+        cells += [fit.ljust(FIT)] * self.fit + [gain[:GAIN].ljust(GAIN)] * self.gain
+        return "  ".join([*cells, last])
 
 
 class ModelsScreen(ModalScreen[ShelfPair | None]):
@@ -87,45 +124,28 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             self._fill_drafts(options, self._choosing)
             return
         pairs = [pair for pair in self._pairs if "/" in query or pair.holds(query)]
-        kind = ""
+        columns = _Columns(len({pair.fit for pair in pairs}) > 1, any(pair.gain for pair in pairs))
+        part = ""
         width = max(20, options.content_size.width or 200)
         for pair in pairs:
-            if pair.kind != kind:
-                kind = pair.kind
-                heading = self._heading(kind, first=pair is pairs[0]).truncate(width)
+            its_part = "best" if pair.best and pair.kind == "catalogue" else pair.kind
+            if its_part != part:
+                part = its_part
+                heading = columns.heading(part, first=pair is pairs[0]).truncate(width)
                 options.add_option(Option(heading, disabled=True))
-            options.add_option(Option(self._line(pair).truncate(width, ellipsis=True), id=pair.name))
+            line = columns.line(pair, answers=self._answers(pair)).truncate(width, ellipsis=True)
+            options.add_option(Option(line, id=pair.name))
         names = [pair.name for pair in pairs]
-        first = marked.name if marked and marked.name in names else (names[0] if names else None)
+        here = next((pair.name for pair in pairs if pair.kind != "catalogue"), names[0] if names else None)
+        first = marked.name if marked and marked.name in names else here  # Enter pulls nothing unseen
         options.highlighted = options.get_option_index(first) if first else None
         if not pairs:
             self._note("No pair matches; the name of a repository contains a slash.")
 
-    @staticmethod
-    def _heading(kind: str, *, first: bool) -> Content:
-        """Returns the line above pairs of a kind; the first one names the columns."""
-        name = Content.styled(HEADINGS[kind], "bold $primary")
-        if not first:
-            return name
-        gap = " " * (2 + NAME + 1 - len(HEADINGS[kind]))
-        columns = f"{'size':>{SIZE}}  {'memory':<{FIT}}  {'gain':<{GAIN}}  for"
-        return Content.assemble(name, gap, (columns, "dim"))
-
-    def _line(self, pair: ShelfPair) -> Content:
+    def _answers(self, pair: ShelfPair) -> bool:
+        """Returns whether a pair answers now."""
         file = pair.name if pair.kind == "embedded" else pair.target.stem if pair.target else ""
-        here = bool(self._file) and file == self._file
-        return Content.assemble(
-            ("> " if here else "  ", "bold"),
-            Content(pair.name).truncate(NAME, ellipsis=True, pad=True),
-            " ",
-            size_text(pair.size).rjust(SIZE),
-            "  ",
-            pair.fit.ljust(FIT),
-            "  ",
-            Content(pair.gain).truncate(GAIN, ellipsis=True, pad=True),
-            "  ",
-            ("files are gone" if pair.missing else pair.use, "dim"),
-        )
+        return bool(self._file) and file == self._file
 
     def _fill_drafts(self, options: OptionList, pull: ModelPull) -> None:
         for i, draft in enumerate(pull.choices):
