@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from fake_endpoint import FakeEndpoint
-from textual.widgets import Static
+from textual.widgets import Digits, Static
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions
@@ -240,6 +240,9 @@ async def test_the_demo_shows_a_sign_of_life_then_two_columns_then_a_result(size
                 raise AssertionError(f"no {words!r} in {shown()}")
         assert "Plain decoding" in shown() and "With speculation, 50% accepted" in shown()
         assert screen.said and "measured here" in screen.said[0]
+        if size[1] >= 24:  # the speed-up was one bold word in a paragraph
+            large = screen.query_one(Digits)
+            assert large.display and large.value == screen.said[0].split()[0] and "┌─┘" in shown()
         for _ in range(100):
             if " ".join(screen.said[2].split()[:3]) in re.sub(r"\s+", " ", shown()):
                 break

@@ -25,7 +25,7 @@ from edgespec_models import tiny
 from edgespec_models.shelf.sizes import size_text
 from edgespec_tui.endpoint.attached import AttachedEndpoint
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.screens.race import ALIKE, Lane, Race, Said, bounds
+from edgespec_tui.screens.race import ALIKE, Lane, Race, Said, bounds, sure_gain
 from edgespec_tui.screens.race_screen import LanesScreen
 from edgespec_tui.terminal.shown_text import Content
 
@@ -241,6 +241,9 @@ class DemoScreen(LanesScreen):
         self.measured = race.measured()
         self.said = [result(race), sameness(race), self._next_step]
         first, second, third = self.said
+        error = race.error()
+        if self.measured and error is not None:
+            self.show_gain(sure_gain([self.measured], [error]))
         self.add_class("-ended")  # what it is about gives place to what it showed
         self.tell(Content.assemble((first, "bold $primary"), f" {second}\n{third}"))
 

@@ -263,6 +263,14 @@ def bounds(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> tuple
     return mean.speedup * math.exp(-half), mean.speedup * math.exp(half)
 
 
+def sure_gain(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> float | None:
+    """Returns the speed-up if races could tell it from none; else None. errors: of each race."""
+    if (mean := together(results)) is None:
+        return None
+    low, high = bounds(results, errors)
+    return None if low < 1 < high else mean.speedup
+
+
 def verdict(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> str:
     """Says what one race or several have shown, and whether they could tell it. errors: of each race."""
     mean = together(results)
@@ -272,7 +280,7 @@ def verdict(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> str:
     faster = "faster" if x >= 1 else "the speed: slower"
     low, high = bounds(results, errors)
     between = f"{low:.2f} to {high:.2f}"
-    if low < 1 < high:
+    if sure_gain(results, errors) is None:
         return f"{x:.2f}x: no difference with speculation that {races} could show ({between}). r races again."
     return f"{x:.2f}x {faster} with speculation, measured in {races} ({between})."
 

@@ -10,10 +10,10 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.reactive import reactive
 from textual.screen import ModalScreen
-from textual.widgets import Static
+from textual.widgets import Digits, Static
 
 from edgespec.errors import EdgeSpecError
-from edgespec_tui.screens.race import ALIKE, RUNNERS, Lane, Race, Runner, together, verdict
+from edgespec_tui.screens.race import ALIKE, RUNNERS, Lane, Race, Runner, sure_gain, together, verdict
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.answer_body import AnswerSegment
 from edgespec_tui.widgets.growing import DrawingPace
@@ -81,6 +81,7 @@ class LanesScreen(ModalScreen[MeasuredSpeedUp | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="race"):
             yield Static("", id="race-question")
+            yield Digits("", id="race-gain")
             yield Static("", id="race-verdict")
             with Horizontal(id="lanes"):
                 for runner in RUNNERS:
@@ -113,9 +114,15 @@ class LanesScreen(ModalScreen[MeasuredSpeedUp | None]):
             Content(sentence) if isinstance(sentence, str) else sentence
         )
 
+    def show_gain(self, gain: float | None) -> None:
+        """Shows a speed-up in large digits; None shows none."""
+        self.set_class(gain is not None, "-gain")
+        self.query_one("#race-gain", Digits).update(f"{gain:.2f}x" if gain is not None else "")
+
     async def race(self, race: Race) -> None:
         """Runs a race on the screen. Raises EdgeSpecError."""
         self._race = race
+        self.show_gain(None)
         async for _ in race.run():
             pass
         self._race = None
@@ -178,6 +185,7 @@ class RaceScreen(LanesScreen):
         said = verdict(self._results, self._errors) if race.guessed else f"{ALIKE} {self._why}".strip()
         again = AGAIN if race.lanes["speculative"].text in self._said else ""
         self._said += [lane.text for lane in race.lanes.values()]
+        self.show_gain(sure_gain(self._results, self._errors))
         self.tell(Content.assemble((said, "bold $primary"), "\n", race.comparison(), again))
 
     def action_again(self) -> None:
