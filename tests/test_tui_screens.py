@@ -453,6 +453,20 @@ async def test_keys_are_remapped_and_help_shows_where_they_went() -> None:
 
 
 @on_a_loop
+async def test_help_begins_with_how_to_ask() -> None:
+    """It began with the key that copies code; Enter was in its lower half."""
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.ask("one")
+        await it.pilot.press("f1")
+        await it.until(lambda: "While writing" in it.text(), "help")
+        text = it.text()
+        places = [
+            text.index(words) for words in ("While writing", "Send", "In a chat", "Answer the last", "f6")
+        ]
+        assert places == sorted(places) and text[: places[0]].count("\n") < 3
+
+
+@on_a_loop
 async def test_the_palette_begins_with_what_is_used() -> None:
     """It began with the first in the alphabet."""
     async with driven(ChatApp(FakeEndpoint())) as it:

@@ -15,17 +15,18 @@ from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.slash_commands import COMMANDS
 
 GROUPS = {
+    "input": "While writing",
     "chat": "In a chat",
     "app": "Anywhere",
-    "input": "While writing",
     "turn": "On a turn",
     "code": "On code",
 }
-ALSO = (
-    ("up down", "in the input: earlier questions; in the list above it: move"),
-    ("@FILE", "in a question: add a text file; its path is completed"),
-    ("f2 del ^z", "in the list of chats: rename, delete, undo"),
+WHILE_WRITING = (
+    ("@FILE", "in a question: add a text file or picture; its path is completed"),
+    ("/", "at its beginning: commands, below"),
+    ("up down", "earlier questions; in the list above the input: move"),
 )
+ALSO = (("f2 del ^z", "in the list of chats: rename, delete, undo"),)
 ON_TURNS = (
     ("tab", "move between input, turns and code; Shift+Tab: backwards; or click"),
     ("c e r g b", "on a turn: copy, edit, answer again, continue, branch"),
@@ -63,7 +64,7 @@ class HelpScreen(ModalScreen[None]):
         """Returns the lines of a page so wide."""
         lines: list[Content] = []
         for group, title in GROUPS.items():
-            if rows := self._rows(group):
+            if rows := [*self._rows(group), *(WHILE_WRITING if group == "input" else ())]:
                 lines += _part(title, rows, room)
         lines += _part("Turns", ON_TURNS, room) + _part("Also", ALSO, room)
         commands = [(f"{c.name} {c.wants}".strip(), c.does) for c in COMMANDS]
@@ -71,12 +72,18 @@ class HelpScreen(ModalScreen[None]):
 
     def _rows(self, group: str) -> list[tuple[str, str]]:
         rows: dict[str, tuple[list[str], str]] = {}
-        for active in sorted(self._bindings_shown, key=lambda active: "scroll" in active.binding.action):
+        for active in sorted(self._bindings_shown, key=_rank):
             binding = active.binding
             if (binding.id or "").partition(".")[0] == group and binding.description:
                 new = list[str](), active.tooltip or binding.description
                 rows.setdefault(binding.description, new)[0].append(self.app.get_key_display(binding))
         return [(" ".join(dict.fromkeys(keys)), does) for keys, does in rows.values()]
+
+
+def _rank(active: ActiveBinding) -> tuple[bool, bool, bool]:
+    """Returns the order of rows: keys of the footer, then those of the order in which they were made."""
+    binding = active.binding
+    return "scroll" in binding.action, not binding.show, binding.priority
 
 
 def _part(title: str, rows: Sequence[tuple[str, str]], room: int, width: int = 14) -> list[Content]:
