@@ -461,7 +461,7 @@ async def test_help_begins_with_how_to_ask() -> None:
         await it.until(lambda: "While writing" in it.text(), "help")
         text = it.text()
         places = [
-            text.index(words) for words in ("While writing", "Send", "In a chat", "Answer the last", "f6")
+            text.index(words) for words in ("While writing", "Send", "In a chat", "Answer the last", "f12")
         ]
         assert places == sorted(places) and text[: places[0]].count("\n") < 3
 
