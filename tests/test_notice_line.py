@@ -8,7 +8,7 @@ from test_tui_chat import on_a_loop
 from tui_driver import Driven, driven
 
 from edgespec_tui.app import ChatApp
-from edgespec_tui.widgets.notice_line import NoticeLine
+from edgespec_tui.widgets.notice_line import NoticeBlock, NoticeLine
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.turn_view import TurnView
 
@@ -30,15 +30,19 @@ async def test_a_message_moves_nothing_when_it_comes_or_goes(size: tuple[int, in
         await it.ask("go")
         assert it.chat.query(TurnView)
         before, shown = places(it), it.text()
+        block = it.chat.query_one(NoticeBlock)
         line, prompt = it.chat.query_one(NoticeLine), it.chat.query_one(PromptInput)
         for sentence in ("Copied the turn.", LONG):
             it.chat.tell(sentence, "error")
-            await it.until(lambda: line.region.bottom == prompt.region.y + 1)
+            await it.until(lambda: line.region.bottom == prompt.region.y + 1 or block.region.height > 1)
             assert places(it) == before
             words = " ".join(it.text().replace("╭─", "").replace("─", "").replace("╮", "").split())
             assert all(word in words for word in sentence.split())
             assert it.text().splitlines()[-3] == shown.splitlines()[-3], "what is written stays in view"
-            await it.pilot.click(NoticeLine)
+            if block.display:  # it lay over the figures of the answer, and in the border of the input
+                assert not line.display and block.region.y == it.chat.query_one("#talk").region.y
+                assert it.text().splitlines()[-8:] == shown.splitlines()[-8:] and "tok/s" in shown
+            await it.pilot.click(NoticeBlock if block.display else NoticeLine)
             await it.until(lambda: it.text() == shown)
 
 

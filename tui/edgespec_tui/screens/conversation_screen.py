@@ -21,7 +21,7 @@ from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
-from edgespec_tui.widgets.notice_line import SECONDS, Kind, NoticeLine
+from edgespec_tui.widgets.notice_line import SECONDS, Kind, NoticeBlock, NoticeLine
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, PanelState, SpeculationPanel
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText, joined, question_of
@@ -59,6 +59,7 @@ class ConversationScreen(Screen[None]):
             with Column(id="talk"):
                 yield Welcome()
                 yield self.transcript
+                yield NoticeBlock()
                 with Column(id="writing"):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
@@ -89,8 +90,9 @@ class ConversationScreen(Screen[None]):
         await self.open(self.context.first_conversation)
 
     def on_resize(self, event: events.Resize) -> None:
-        """Moves the keys of the footer closer together if there is little room."""
+        """Moves the keys of the footer closer together if there is little room; messages find theirs."""
         self.query_one(KeyLine).compact = event.size.width < COMPACT_BELOW
+        self.call_after_refresh(self.query_one(NoticeLine).draw)
 
     async def open(self, conversation: Conversation) -> None:
         """Continues a conversation."""

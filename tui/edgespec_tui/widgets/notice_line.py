@@ -1,10 +1,12 @@
 """Short-lived messages: on the input's border, where they move and cover nothing.
 
-One that needs more lines lies over the last ones of the transcript; a click removes it.
+What needs more lines stands at the top of the talk, where the oldest text is; a click removes it.
 """
 
+from collections.abc import Callable
 from typing import Literal
 
+from rich.cells import cell_len
 from textual.widgets import Static
 
 from edgespec_tui.terminal.shown_text import Content
@@ -13,10 +15,24 @@ Kind = Literal["note", "warning", "error"]
 STYLES: dict[Kind, str] = {"note": "$text-success", "warning": "$text-warning", "error": "$text-error"}
 SECONDS: dict[Kind, float] = {"note": 3.0, "warning": 10.0, "error": 8.0}
 MOST = 4  # sentences at once
+WIDEST = 106  # columns of the input
+AROUND = 6  # columns of margin and padding
+
+
+class NoticeBlock(Static):
+    """Shows messages that need several lines. clear: called at a click."""
+
+    def __init__(self) -> None:
+        super().__init__("", id="notice-block")
+        self.clear: Callable[[], object] = lambda: None
+
+    def on_click(self) -> None:
+        if self.text_selection is None:  # else it is being copied
+            self.clear()
 
 
 class NoticeLine(Static):
-    """Shows messages, each for its time."""
+    """Shows messages, each for its time; in the screen's `NoticeBlock` if they need several lines."""
 
     def __init__(self) -> None:
         super().__init__("", id="notice-line")
@@ -27,22 +43,31 @@ class NoticeLine(Static):
         kept = [one for one in self.sentences if one[0] != sentence and one[1] != "note"]
         told = sentence, kind
         self.sentences = [*kept[-MOST + 1 :], told]
-        self._draw()
+        self.draw()
         self.set_timer(SECONDS[kind], lambda: self._end(told))
 
-    def on_click(self) -> None:
-        if self.text_selection is None:  # else it is being copied
-            self.sentences.clear()
-            self._draw()
+    def on_mount(self) -> None:
+        self.screen.query_one(NoticeBlock).clear = self._clear
 
-    def on_resize(self) -> None:
-        self.styles.offset = (0, 1 - self.outer_size.height)  # the last line lies on the input's border
+    def on_click(self) -> None:
+        if self.text_selection is None:
+            self._clear()
+
+    def _clear(self) -> None:
+        self.sentences.clear()
+        self.draw()
 
     def _end(self, told: tuple[str, Kind]) -> None:
         self.sentences = [one for one in self.sentences if one is not told]  # an equal one is younger
-        self._draw()
+        self.draw()
 
-    def _draw(self) -> None:
-        self.display = bool(self.sentences)
+    def draw(self) -> None:
+        """Shows what there is, where there is room for it now."""
+        room = min(self.screen.query_one("#writing").content_size.width, WIDEST) - AROUND
+        sentences = [sentence for sentence, _ in self.sentences]
+        tall = len(sentences) > 1 or any(cell_len(sentence) > room for sentence in sentences)
         lines = [Content.styled(sentence, STYLES[kind]) for sentence, kind in self.sentences]
-        self.update(Content("\n").join(lines))
+        block = self.screen.query_one(NoticeBlock)
+        for place, shown in ((self, bool(sentences) and not tall), (block, tall)):
+            place.display = shown
+            place.update(Content("\n").join(lines) if shown else "")
