@@ -104,7 +104,6 @@ async def shown_everywhere(pilot: Pilot[Any]) -> None:
     await look()
     chat.show_banner(HOSTILE, ("F9", HOSTILE, "restart"))
     chat.show_waiting([chat.prompt.question()])
-    chat.tell_odds(HOSTILE)
     app.notify(HOSTILE)
     app.context.engine.lost(EndpointError(HOSTILE))
     await look()

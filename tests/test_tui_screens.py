@@ -309,7 +309,15 @@ async def test_a_narrow_window_says_once_why_nothing_is_guessed() -> None:
     info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
     async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000)), size=(80, 24)) as it:
         await it.ask("say")
-        await it.told("Two tokens cost 1.7 times one here")
+        await it.told("Guesses hardly pay with this pair here: F2 shows why.")
+        assert "Two tokens" not in it.text(), "a lecture, before any benefit"
+        await it.pilot.press("f2")
+        await it.until(lambda: "Two tokens cost 1.7 times one here" in it.text(), "the reason")
+        assert "60 tokens" in it.text() and "Ask something" in it.text(), "answer and input stay in view"
+        await it.pilot.press("f2")
+        await it.until(lambda: "Two tokens" not in it.text() and "context" not in it.text(), "no panel")
+        await it.pilot.press("f2")
+        await it.until(lambda: "context" in it.text().splitlines()[-2], "a line")
         line = it.chat.query_one(NoticeLine)
         line.sentences.clear()
         await it.ask("again")

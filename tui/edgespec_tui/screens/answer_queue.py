@@ -285,11 +285,9 @@ class AnswerQueue:
         if making.error:
             self._screen.tell_failure(making.error)
         model = making.turn.model
-        if model not in self._told_odds and (
-            odds := odds_told(making.figures, self._screen.context.engine.info)
-        ):
+        if model not in self._told_odds and odds_told(making.figures, self._screen.context.engine.info):
             self._told_odds.add(model)
-            self._screen.tell_odds(odds)
+            self._screen.tell_odds()
         self._screen.refresh_state()
 
     async def stop(self) -> None:

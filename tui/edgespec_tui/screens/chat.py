@@ -253,7 +253,11 @@ class ChatScreen(ConversationScreen):
         self.refresh_state()
 
     def action_panel(self) -> None:
-        """Shows or hides the panel."""
+        """Shows or hides the panel; where it is a line, all of it comes first."""
+        if not any(self.has_class(name) for name in ("-wide", "-no-panel", "-no-figures", "-details")):
+            self.add_class("-details")
+            return
+        self.remove_class("-details")
         self.toggle_class("-no-panel")
         if self.has_class("-no-figures") and not self.has_class("-no-panel"):
             self.tell("The panel appears with the first answer.")

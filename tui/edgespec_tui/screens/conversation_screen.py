@@ -31,6 +31,7 @@ from edgespec_tui.widgets.welcome import Welcome
 PANEL_EVERY_S = 0.5
 REGAIN_EVERY_S = 2.0  # a chat that another window has is asked for
 COMPACT_BELOW = 100  # columns
+PANEL_FROM = 120  # columns, as "-wide" of the app has it
 REFUSED = (400, 401, 403, 404, 413, 422)  # the same request would be refused again
 
 
@@ -92,6 +93,8 @@ class ConversationScreen(Screen[None]):
     def on_resize(self, event: events.Resize) -> None:
         """Moves the keys of the footer closer together if there is little room; messages find theirs."""
         self.query_one(KeyLine).compact = event.size.width < COMPACT_BELOW
+        if event.size.width >= PANEL_FROM:
+            self.remove_class("-details")
         self.call_after_refresh(self.query_one(NoticeLine).draw)
 
     async def open(self, conversation: Conversation) -> None:
@@ -253,10 +256,10 @@ class ConversationScreen(Screen[None]):
         self.app.copy_to_clipboard(text)
         self.tell(f"Copied {what}.")
 
-    def tell_odds(self, sentence: str) -> None:
-        """Shows for a while why guesses hardly pay, where the panel has no room for it."""
+    def tell_odds(self) -> None:
+        """Shows for a while that guesses hardly pay, where the panel does not say why at once."""
         if not self.has_class("-wide"):
-            self.tell(sentence, "warning")
+            self.tell("Guesses hardly pay with this pair here: F2 shows why.", "warning")
 
     def tell(self, sentence: str, kind: Kind = "note") -> None:
         """Shows a message for a moment above the input; over another screen if that hides this one."""
