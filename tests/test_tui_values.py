@@ -6,10 +6,11 @@ import asyncio
 import gc
 import random
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_endpoint import FakeEndpoint, round_of
+from fake_endpoint import FAKE, FakeEndpoint, round_of
 
 from edgespec.chat.families.deltas import AssembledTurn
 from edgespec.chat.families.reader import Parser
@@ -25,7 +26,7 @@ from edgespec_tui.widgets.growing import LATEST_S, SHARE, SOONEST_S, DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.markdown_blocks import code_blocks, last_code, whole_block
 from edgespec_tui.widgets.origins import part, spans
-from edgespec_tui.widgets.panel import MeasuredSpeedUp, odds_against
+from edgespec_tui.widgets.panel import MeasuredSpeedUp, PanelState, bar, odds_against, one_line, rows_of
 from edgespec_tui.widgets.quiet_moments import QuietMoments
 from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, Segment
 from edgespec_tui.widgets.slash_commands import parsed
@@ -441,6 +442,16 @@ def test_drawing_takes_no_more_than_its_share_of_a_core_and_is_never_late() -> N
     used[0] += 5.0
     assert pace.pause() == LATEST_S
     assert pace.pause() == SOONEST_S, "counted since it was asked last"
+
+
+def test_a_bar_shows_how_full_the_context_is() -> None:
+    """Only a number did: a chat whose beginning is left out next looked as one that has just begun."""
+    assert [bar(share, 4) for share in (0.0, 0.01, 0.5, 0.99, 1.0, 1.5)] == [
+        "░░░░", "█░░░", "██░░", "███░", "████", "████",
+    ]  # fmt: skip
+    state = PanelState(replace(FAKE, n_ctx=4096), used=2048)
+    assert f"context {'█' * 4}{'░' * 4} 50%" in str(one_line(None, state))
+    assert ("", "█" * 10 + "░" * 10) in rows_of(None, state)
 
 
 def test_ends_that_the_app_has_no_word_for_are_ends() -> None:

@@ -16,6 +16,7 @@ from edgespec_tui.widgets.live_figures import ESTIMATED_FROM, NAMES, LiveFigures
 
 NOTHING = "-"
 NAME_WIDTH, VALUE_WIDTH = 11, 20
+LINE_BAR = 8  # characters of a bar in the panel's line
 HARD = 0.7  # share of right guesses; a usual draft is about as good
 NOTABLE = 0.1
 SLIGHT = 1.05  # times plain speed
@@ -49,6 +50,12 @@ def size_words(n_bytes: int) -> str:
     if n_bytes < 1e6:
         return f"{n_bytes / 1e3:.0f} kB"
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def bar(share: float, width: int) -> str:
+    """Returns how full something is, in so many characters: empty and full ones are seen as such."""
+    inner = min(max(round(width * share), share > 0), width - (share < 1))
+    return "█" * inner + "░" * (width - inner)
 
 
 def in_ten(share: float) -> str:
@@ -110,6 +117,8 @@ def _context(state: PanelState) -> list[tuple[str, str]]:
         of = f" of {n_ctx:,}" if n_ctx else ""
         share = f" ({state.used / n_ctx:.0%})" if n_ctx else ""
         found.append(("context", f"{state.used:,}{of}{share}"))
+        if n_ctx:
+            found.append(("", bar(state.used / n_ctx, VALUE_WIDTH)))
     elif n_ctx:
         found.append(("context", f"{n_ctx:,} tokens"))
     if state.info and state.info.memory:
@@ -203,5 +212,6 @@ def one_line(figures: LiveFigures | None, state: PanelState) -> Content:
         if (accepted := rows.get("accepted", NOTHING)) != NOTHING:
             words.append(accepted.replace(" of guesses", " accepted"))
     if state.used is not None and state.info and state.info.n_ctx:
-        words.append(f"context {state.used / state.info.n_ctx:.0%}")
+        share = state.used / state.info.n_ctx
+        words.append(f"context {bar(share, LINE_BAR)} {share:.0%}")
     return Content(" " + "  ·  ".join(word for word in words if word != NOTHING))
