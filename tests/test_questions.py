@@ -192,6 +192,26 @@ def test_a_picture_dropped_into_the_terminal_is_named(tmp_path: Path) -> None:
         assert mention_of(pasted) == ""
 
 
+@on_a_loop
+async def test_a_file_of_a_question_is_shown_and_a_click_removes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether an @ had found its file was seen after it was sent."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("my cat.png", "a [b].txt"):
+        (tmp_path / name).touch()
+    async with driven(ChatApp(FakeEndpoint()), size=(80, 24)) as it:
+        it.chat.prompt.fill('is @"my cat.png" in @"a [b].txt"? @none.png')
+        await it.until(lambda: "my cat.png ×    a [b].txt ×" in it.text(), "both files")
+        await it.click("my cat.png ×")
+        await it.until(lambda: it.chat.prompt.text == 'is in @"a [b].txt"? @none.png')
+        assert it.app.focused is it.chat.prompt
+        await it.click("a [b].txt ×")
+        await it.until(lambda: it.chat.prompt.text == "is in ? @none.png" and "×" not in it.text())
+        await it.pilot.press("ctrl+z")
+        await it.until(lambda: '@"a [b].txt"' in it.chat.prompt.text and "a [b].txt ×" in it.text())
+
+
 def test_what_names_no_file_stays_as_it_was_written() -> None:
     question = QuestionText("what does @property do, and me@example.org? @app.route @no/such.py @.")
     made, missed = with_files(question)

@@ -18,6 +18,7 @@ from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.terminal.shown_text import Content
+from edgespec_tui.widgets.attached_files import Mention
 from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
@@ -64,6 +65,7 @@ class ConversationScreen(Screen[None]):
                 with Column(id="writing"):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
+                    yield Static("", id="files")
                     yield NoticeLine()
                     yield ChoiceList()
                     yield self.prompt
@@ -84,6 +86,7 @@ class ConversationScreen(Screen[None]):
         self.prompt.take_back = self.answers.take_back
         self.prompt.names, self.prompt.tell = self.context.prompts.names, self.tell
         self.prompt.show = self.query_one(ChoiceList).show
+        self.prompt.show_files = self.show_files
         self.prompt.focus()
         self.transcript.tinted = self.context.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
@@ -248,6 +251,20 @@ class ConversationScreen(Screen[None]):
         told = Content.assemble(("next  ", "bold $secondary"), Content("\n      ").join(lines))
         how = Content.styled("\n      Up takes it back · Esc stops the answer", "$text 60%")
         waiting.update(told + how)
+
+    def show_files(self, files: Sequence[Mention]) -> None:
+        """Shows the files that go with what is written, each with a way to remove it."""
+        chips = [
+            Content.from_markup(f"[@click=screen.remove_file({n})] $name × [/]", name=file.path.name)
+            for n, file in enumerate(files)
+        ]
+        row = self.query_one("#files", Static)
+        row.display = bool(chips)
+        row.update(Content("  ").join(chips))
+
+    def action_remove_file(self, number: int) -> None:
+        """Removes a file from what is written."""
+        self.prompt.remove_file(number)
 
     # -- telling
 

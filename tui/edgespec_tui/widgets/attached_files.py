@@ -7,6 +7,7 @@ What follows an @ and names no file stays as it was written: decorators and addr
 
 import re
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -52,6 +53,28 @@ def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), mark, file=True))
     return QuestionText(text, tuple(inserts), tuple(media), digests=tuple(digests)), missed
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A file that a text names, and where: characters from start to end (exclusive)."""
+
+    start: int
+    end: int
+    path: Path
+
+
+def mentions(text: str) -> list[Mention]:
+    """Returns the files that a text names and that are there."""
+    found = []
+    for match in MENTION.finditer(text):
+        name, quoted = match[1] or match[2], match[1] is not None
+        for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION)):
+            if path := _file_named(word, quoted=True):
+                end = match.end() if quoted else match.start() + 1 + len(word)
+                found.append(Mention(match.start(), end, path))
+                break
+    return found
 
 
 def _file_named(name: str, *, quoted: bool) -> Path | None:

@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widgets import TextArea
 
 from edgespec_tui.terminal.shown_text import visible
-from edgespec_tui.widgets.attached_files import mention_of
+from edgespec_tui.widgets.attached_files import Mention, mention_of, mentions
 from edgespec_tui.widgets.completions import Suggestion, Suggestions, choices
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of, is_large
 
@@ -54,6 +54,8 @@ class PromptInput(TextArea):
         self.take_back: Callable[[], QuestionText | None] = lambda: None  # a waiting question, to be changed
         self.tell: Callable[[str], object] = lambda _: None  # shows a sentence for a moment
         self.show: Callable[[Suggestions | None], object] = lambda _: None  # shows suggestions that changed
+        self.show_files: Callable[[Sequence[Mention]], object] = lambda _: None  # files named, that changed
+        self._files: list[Mention] = []
         self.choices: Suggestions | None = None
         self._at: int | None = None  # place in the history; None: something new is being written
         self._written = ""  # what that was
@@ -214,6 +216,19 @@ class PromptInput(TextArea):
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
         self._show(choices(before, first_line=row == 0, names=self.names))
+        files = mentions(self.text) if "@" in self.text else []
+        if files != self._files:
+            self._files = files
+            self.show_files(files)
+
+    def remove_file(self, number: int) -> None:
+        """Takes the name of a file out of the text; Ctrl+Z brings it back."""
+        if number < len(self._files):
+            one, text = self._files[number], self.text
+            end = one.end + (text[one.end : one.end + 1] == " ")
+            start, end = map(self.document.get_location_from_index, (one.start, end))
+            self._replace_via_keyboard("", start, end)
+            self.focus()
 
     def _show(self, found: Suggestions | None) -> None:
         if found != self.choices:
