@@ -111,6 +111,12 @@ def test_loose_lists_keep_their_empty_lines_and_numbers_go_on_where_they_begin()
     assert drawn(blocks("-\n- two"), 40) == ["•", "• two"]
 
 
+def test_a_list_of_tasks_has_boxes() -> None:
+    """They were shown as they are written."""
+    told = drawn(blocks("- [ ] one\n- [x] two **so**\n  - [X] three\n- [ ]\n- [y] four\n\n1. [ ] five"), 40)
+    assert told == ["☐ one", "☑ two so", "  ☑ three", "• [ ]", "• [y] four", "", "1. [ ] five"]
+
+
 def test_code_within_a_list_stands_under_its_item_and_is_whole() -> None:
     item, code, other = blocks("- do:\n  ```sh\n  ls\n  cd\n  ```\n- then")
     assert isinstance(code, Listing) and (code.code, code.language, code.indent) == ("ls\ncd", "sh", 2)

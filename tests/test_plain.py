@@ -326,7 +326,8 @@ def test_a_sentence_without_end_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds, told", [(0, "now"), (59, "now"), (61, "1 min ago"), (90_000, "1 d ago"), (4e7, "1 y ago")]
+    "seconds, told",
+    [(0, "now"), (59, "now"), (61, "1 min ago"), (90_000, "1 d ago"), (4e7, "1 y ago"), (1.7e9, "long ago")],
 )
 def test_an_age_is_told_in_a_word(seconds: float, told: str) -> None:
     assert ago(seconds) == told

@@ -15,6 +15,7 @@ from fake_endpoint import FakeEndpoint
 from PIL import Image
 from test_tui_chat import on_a_loop
 from textual import events
+from textual.color import Color
 from textual.style import Style
 from tiny_projector import png
 from tui_driver import Driven, driven
@@ -26,6 +27,7 @@ from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import content_of, gone
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings.settings import Settings
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.widgets.attached_files import LARGEST_FILE, mention_of, with_files
 from edgespec_tui.widgets.completions import choices
@@ -210,6 +212,34 @@ async def test_a_file_of_a_question_is_shown_and_a_click_removes_it(
         await it.until(lambda: it.chat.prompt.text == "is in ? @none.png" and "×" not in it.text())
         await it.pilot.press("ctrl+z")
         await it.until(lambda: '@"a [b].txt"' in it.chat.prompt.text and "a [b].txt ×" in it.text())
+
+
+@on_a_loop
+async def test_a_picture_that_is_read_leaves_a_blank_for_the_question(tmp_path: Path) -> None:
+    """What was typed next became a part of its name."""
+    (picture := tmp_path / "a.png").write_bytes(png())
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.say(f"/read {picture}")
+        await it.pilot.press(*"what?")
+        assert it.chat.prompt.text == f'@"{picture}" what?'
+
+
+@pytest.mark.parametrize("theme", ["edgespec-dark", "edgespec-light"])
+@on_a_loop
+async def test_what_the_empty_input_says_can_be_read(theme: str) -> None:
+    """In the light theme its contrast was 2.9."""
+    async with driven(ChatApp(FakeEndpoint(), settings=Settings(theme=theme))) as it:
+        style = it.chat.prompt.get_visual_style("text-area--placeholder")
+        assert style.foreground and style.background
+        shown = style.background.blend(style.foreground, style.foreground.a)
+        light, dark = sorted((_luminance(shown), _luminance(style.background)), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5
+
+
+def _luminance(colour: Color) -> float:
+    """Returns the relative luminance of a colour, as WCAG has it."""
+    parts = (c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in colour.normalized)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
 
 def test_what_names_no_file_stays_as_it_was_written() -> None:

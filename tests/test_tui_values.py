@@ -444,6 +444,14 @@ def test_drawing_takes_no_more_than_its_share_of_a_core_and_is_never_late() -> N
     assert pace.pause() == SOONEST_S, "counted since it was asked last"
 
 
+def test_two_tokens_have_no_speed() -> None:
+    """They come at once: "13797.3 tok/s"."""
+    figures = LiveFigures()
+    for n, speed in ((1, None), (1, None), (1, 2 / 0.4)):
+        figures.note(replace(round_of(*[Span("a ", "target")] * n), at=figures.n_tokens * 0.2))
+        assert figures.tok_per_s() == speed
+
+
 def test_a_bar_shows_how_full_the_context_is() -> None:
     """Only a number did: a chat whose beginning is left out next looked as one that has just begun."""
     assert [bar(share, 4) for share in (0.0, 0.01, 0.5, 0.99, 1.0, 1.5)] == [

@@ -91,8 +91,9 @@ class ChatScreen(ConversationScreen):
             self.refresh_state()
         elif command.name == "/read":
             read = read_file(rest)
-            inserts = () if read.startswith(NAMED) else (Insert(0, len(read), ""),)
-            self.prompt.put_before(QuestionText(read, inserts))
+            is_named = read.startswith(NAMED)
+            given = QuestionText(f"{read} ") if is_named else QuestionText(read, (Insert(0, len(read), ""),))
+            self.prompt.put_before(given)
         elif command.name == "/export":
             self.tell(f"Written to {export(self.conversation, rest, folder=Path())}.")
         elif command.name == "/race":

@@ -197,8 +197,13 @@ def short_title(text: str) -> str:
     return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"
 
 
+UNSET_S = 30 * 31_557_600
+
+
 def ago(seconds: float) -> str:
-    """Returns how long ago something was, in a word."""
+    """Returns how long ago something was, in a word. A clock that was not set yet says 1970."""
+    if seconds >= UNSET_S:
+        return "long ago"
     for name, length in (("y", 31_557_600), ("mo", 2_629_800), ("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return f"{int(seconds // length)} {name} ago"

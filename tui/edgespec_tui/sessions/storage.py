@@ -87,7 +87,8 @@ class SessionStorage:
         aside = database.set_aside(path, now=self._clock())
         connection = database.opened(path)
         n = salvage.salvage(aside, connection)
-        saved = f"{n} chats that could still be read are in a new one" if n else "a new one is started"
+        chats = "1 chat that could still be read is" if n == 1 else f"{n} chats that could still be read are"
+        saved = f"{chats} in a new one" if n else "a new one is started"
         self._tell(
             f"the chats in {path.name} are damaged ({error}): the file is kept as {aside}, and {saved}"
         )

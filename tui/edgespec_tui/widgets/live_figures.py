@@ -21,6 +21,7 @@ SILENT_S = 10.0  # without a token: there is no speed
 SAMPLE_S = 0.5
 SAMPLES = 120
 PLAIN_ROUNDS = 12  # that must have been seen before their cost is trusted
+TIMED_FROM = 3  # tokens: two may come at once
 ESTIMATED_FROM = 50  # tokens; a speed-up of fewer says more about the machine than the draft
 NAMES = {"model": "draft model"}  # others are shown by their own names
 
@@ -84,6 +85,8 @@ class LiveFigures(Counts):
 
     def tok_per_s(self) -> float | None:
         """Returns the speed so far, without the first token; the endpoint's own if it gave one."""
+        if max(self.n_tokens, (self.told and self.told.n_tokens) or 0) < TIMED_FROM:
+            return None
         if self.told and self.told.tok_per_s:
             return self.told.tok_per_s
         span = self._span()

@@ -23,6 +23,7 @@ from edgespec_tui.widgets.drawn_rows import MARKS, LineAcross, Listing, Paragrap
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 BULLETS = ("• ", "◦ ", "- ")
+BOXES = {"[ ] ": "☐ ", "[x] ": "☑ ", "[X] ": "☑ "}  # of tasks, by how they begin
 QUOTE = "▌ "
 HEADINGS = {"h1": "bold underline $primary", "h2": "bold $primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike", "link_open": "underline"}
@@ -102,7 +103,7 @@ class _BlockReader:
     def _take(self, token: Token, at: int) -> None:
         name, content = token.type, token.content
         if name == "inline":
-            text = inline(token)
+            text = self._ticked(inline(token))
             self._add(Paragraph((text.stylize(self._style) if self._style else text,), at=at))
         elif name in ("fence", "code_block"):
             self._code(token, at)
@@ -118,6 +119,19 @@ class _BlockReader:
             self._style = ""
         else:
             self._container(token)
+
+    def _ticked(self, text: Content) -> Content:
+        """Returns the text of a task without its brackets; a box takes the place of its bullet."""
+        mark = self._marks[-1] if self._marks else None
+        if (
+            mark is None
+            or mark.used
+            or mark.first not in BULLETS
+            or (box := BOXES.get(text.plain[:4])) is None
+        ):
+            return text
+        mark.first = box
+        return text[4:]
 
     def _container(self, token: Token) -> None:
         if token.type in ("bullet_list_open", "ordered_list_open"):
