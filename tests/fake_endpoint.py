@@ -65,6 +65,7 @@ class FakeEndpoint:
     cancelled: int = 0
     restarts: int = 0
     closed: bool = False
+    listed: Sequence[str] = ()  # models of the server
 
     async def start(self) -> Info:
         await asyncio.sleep(self.start_s)
@@ -81,6 +82,13 @@ class FakeEndpoint:
         self.used.append((target, draft))
         self.info = replace(self.info, model=target.stem, draft=draft.stem if draft else None)
         return await self.start()
+
+    async def models(self) -> tuple[Info, ...]:
+        return tuple(replace(self.info, model=name) for name in self.listed)
+
+    async def choose(self, model: str) -> Info:
+        self.info = replace(self.info, model=model)
+        return self.info
 
     async def answer(
         self, messages: Sequence[Message], options: AnswerOptions

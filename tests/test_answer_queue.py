@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from fake_endpoint import FAKE, FakeEndpoint
+from PIL import Image
 from test_tui_chat import Slow, on_a_loop
+from textual.widgets import Static
 from tui_driver import Driven, driven
 
 from edgespec.client.answer import AnswerOptions, Ended, Reading, StreamedRound
 from edgespec.client.attach import OnProgress, Progress
-from edgespec.core.values import Round
+from edgespec.core.values import BreakEven, Round
 from edgespec.errors import EndpointError, EngineDiedError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
@@ -23,8 +26,13 @@ from edgespec_tui.screens import answer_queue, conversation_screen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets import live_figures
+from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.notice_line import NoticeLine
+from edgespec_tui.widgets.panel import odds_told
+from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText
+from edgespec_tui.widgets.turn_view import AnswerView
+from edgespec_tui.widgets.welcome import Welcome
 
 
 class Reads(FakeEndpoint):
@@ -359,3 +367,99 @@ async def test_a_chat_is_writable_once_the_other_window_has_gone(
         await it.ask("now here")
         assert it.texts()[-2:] == ["now here", "An answer."]
     second.close()
+
+
+@on_a_loop
+async def test_a_question_is_saved_before_its_files_are_read_and_its_pictures_delay_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a small copy was made, for seconds, the question existed nowhere."""
+    reads, draws = threading.Event(), threading.Event()
+
+    def slowly(question: QuestionText) -> object:
+        assert reads.wait(10)
+        return with_files(question)
+
+    monkeypatch.setattr(answer_queue, "with_files", slowly)
+    monkeypatch.setattr(answer_queue, "thumbnail_of", lambda _: draws.wait(10) and "1 AAAAAAAA")
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    saved = Sessions(tmp_path / "saved", on_notice=lambda _: None)
+    async with driven(ChatApp(FakeEndpoint(), sessions=saved)) as it:
+        it.chat.prompt.post_message(PromptInput.Sent(QuestionText(f"see @{tmp_path}/a.png")))
+        talk = it.chat.conversation
+        await it.until(lambda: talk.id is not None and "see @" in talk.draft["text"], "it is saved")
+        reads.set()
+        await it.until(lambda: it.texts()[1:] == ["An answer."], "the answer waits for no picture")
+        draws.set()
+        turn = it.chat.conversation.path()[0]
+        await it.until(lambda: "AAAA" in str(it.chat.conversation.turns[turn.id].settings["thumbnails"]))
+
+
+@on_a_loop
+async def test_the_line_below_a_finished_answer_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was replaced by "nothing from the engine for 12 s" while pictures or the next question waited."""
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        await it.ask("one")
+        monkeypatch.setattr(answer_queue, "SILENT_S", -1.0)
+        it.chat.answers.tell_silence()
+        await it.pilot.pause()
+        assert "nothing from the engine" not in it.text()
+
+
+@on_a_loop
+async def test_a_chat_that_another_window_has_is_not_changed_by_a_command() -> None:
+    """/rename and /system reported success, and nothing was saved."""
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        it.chat.conversation.read_only = True
+        for line in ("/rename other", "/system Be brief."):
+            await it.say(line)
+            await it.told("is open in another window")
+        assert it.chat.conversation.title != "other" and not it.chat.conversation.system
+
+
+@on_a_loop
+async def test_two_steps_through_versions_type_nothing() -> None:
+    """The second bracket went into the input."""
+    async with driven(ChatApp(FakeEndpoint(answers=["one", "two", "three"]))) as it:
+        await it.ask("say")
+        for answer in ("two", "three"):
+            await it.pilot.press("ctrl+r")
+            await it.until(lambda answer=answer: it.texts()[-1] == answer and not it.chat.answering)
+        it.chat.transcript.query(AnswerView).last().focus()
+        await it.pilot.press("[", "[")
+        await it.until(lambda: it.texts()[-1] == "one")
+        assert it.chat.prompt.text == ""
+
+
+def test_a_short_answer_does_not_say_that_guesses_do_not_pay() -> None:
+    """Beside 92 % accepted: every answer under 50 tokens counted as no gain."""
+    figures = live_figures.LiveFigures(plain_s=0.02, over=True)
+    figures.drafted, figures.accepted, figures.n_tokens = 12, 11, 20
+    info = replace(FAKE, break_even=BreakEven(1.9, 0.2, 0.9, 0.8))
+    assert odds_told(figures, info) == ""
+
+
+@on_a_loop
+async def test_the_welcome_is_short() -> None:
+    """It listed fourteen keys."""
+    async with driven(ChatApp(FakeEndpoint(info=replace(FAKE, embedded=True)))) as it:
+        lines = [one for one in it.chat.query_one(Welcome).query(Static) if one.display]
+        assert sum(len(str(one.content).splitlines()) for one in lines) <= 6
+
+
+@on_a_loop
+async def test_a_deletion_is_undone_after_the_list_was_left(tmp_path: Path) -> None:
+    """The list forgot it when it was left."""
+    saved = Sessions(tmp_path, on_notice=lambda _: None)
+    async with driven(ChatApp(FakeEndpoint(), sessions=saved)) as it:
+        await it.ask("first words")
+        await it.pilot.press("ctrl+n")
+        await it.until(lambda: not it.texts())
+        await it.pilot.press("ctrl+o")
+        await it.until(lambda: "first words" in it.text())
+        await it.pilot.press("f8")
+        await it.until(lambda: "Deleted" in it.text())
+        await it.pilot.press("escape", "ctrl+o")
+        await it.until(lambda: "There are no chats yet" in it.text())
+        await it.pilot.press("ctrl+z")
+        await it.until(lambda: "is back" in it.text())

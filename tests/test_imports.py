@@ -248,7 +248,8 @@ def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
         "engine.request_reader",
         "engine.active_streams",
     }
-    assert broad == {*ours, "chat.families.reader", "guarded_app"}
+    of_app = {"guarded_app", "endpoint.attached", "widgets.thumbnail"}
+    assert broad == {*ours, *of_app, "chat.families.reader"}
 
 
 def reach(name: str) -> set[str]:

@@ -230,6 +230,17 @@ def test_commands_take_a_pair_by_name_and_the_last_one_by_default(
     assert Store(config.data_folder()).get("first").last_used
 
 
+def test_any_part_of_a_split_model_names_it(tmp_path: Path) -> None:
+    """llama.cpp loads a split model by its first part alone, and complained of another."""
+    from edgespec.pairs.files import pair_files
+
+    first, second = (tmp_path / f"m-0000{i}-of-00002.gguf" for i in (1, 2))
+    asked = cli.parsed(["run", "x", "--target", str(second)])
+    assert pair_files(asked) == (second, None), "the name alone proves nothing"
+    first.touch()
+    assert pair_files(asked) == (first, None)
+
+
 def test_a_pair_whose_files_are_gone_says_how_to_get_them(files: tuple[Path, Path], capsys: Captured) -> None:
     from edgespec.errors import ModelFileError, SettingError
     from edgespec.pairs.files import pair_files

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 from dataclasses import replace
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from fake_endpoint import FakeEndpoint
+from PIL import Image
 from test_tui_chat import on_a_loop
 from textual import events
 from textual.style import Style
@@ -22,7 +24,7 @@ from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.widgets.attached_files import LARGEST_FILE, mention_of, with_files
 from edgespec_tui.widgets.completions import choices
 from edgespec_tui.widgets.question import Insert, QuestionText, question_of
-from edgespec_tui.widgets.thumbnail import half_blocks
+from edgespec_tui.widgets.thumbnail import half_blocks, thumbnail_of
 from edgespec_tui.widgets.turn_view import QuestionView
 
 LOG = "\n".join(f"line {i}" for i in range(2000))
@@ -148,12 +150,12 @@ def test_a_small_copy_of_a_picture_is_kept(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(160, 80, (220, 30, 30)))
     made = with_files(QuestionText(f"see @{tmp_path}/a.png"))[0]
     assert question_of(made.text, made.settings()) == made
-    lines = half_blocks(made.thumbnails[0])
+    lines = half_blocks(thumbnail_of(tmp_path / "a.png"))
     assert len(lines) == 8 and {line.plain for line in lines} == {"▀" * 32}
     middle = lines[4].spans[16].style
     assert isinstance(middle, Style) and middle.foreground and middle.foreground.rgb == (220, 30, 30)
     (tmp_path / "a.png").write_bytes(png()[:90])
-    assert with_files(QuestionText(f"see @{tmp_path}/a.png"))[0].thumbnails == ("",)
+    assert thumbnail_of(tmp_path / "a.png") == ""
     for kept in ("", "8", "x AAAA", "8 AAAA", "99 AAAA", "1 ####"):
         assert half_blocks(kept) == []
 
@@ -356,3 +358,35 @@ async def test_a_question_is_written_in_an_editor(monkeypatch: pytest.MonkeyPatc
         await it.pilot.press("f10")
         await it.told("VISUAL is 'no-such-editor', which cannot be found")
         assert it.chat.prompt.text == "one\ntwo"
+
+
+def test_a_damaged_picture_of_any_format_costs_no_question(tmp_path: Path) -> None:
+    """Pillow's AVIF reader raises RuntimeError, that of BLP NotImplementedError: the question was lost."""
+    image = Image.new("RGB", (64, 64))
+    for kind in ("AVIF", "PNG", "WEBP", "GIF", "BMP", "JPEG", "DDS", "BLP"):
+        content = BytesIO()
+        (image.convert("P") if kind in ("BLP", "GIF") else image).save(content, kind)
+        whole = content.getvalue()
+        for cut in (
+            whole[: len(whole) // 2],
+            whole[:40] + bytes(len(whole) - 40),
+            whole[:12],
+            b"DDS |" + whole,
+        ):
+            (tmp_path / "a.png").write_bytes(cut)
+            assert isinstance(thumbnail_of(tmp_path / "a.png"), str)
+            assert with_files(QuestionText(f"see @{tmp_path}/a.png"))[0].media
+
+
+def test_a_file_that_was_emptied_or_replaced_blocks_no_chat_and_is_not_taken_for_the_old_one(
+    tmp_path: Path,
+) -> None:
+    """Every later question was refused; another picture was sent under the old thumbnail."""
+    path = tmp_path / "a.png"
+    path.write_bytes(png())
+    made = with_files(QuestionText(f"see @{path}"))[0]
+    assert len(content_of(made.text, made.media, made.digests)) == 2 and not gone(made.media, made.digests)
+    for content in (b"", png(96, 96, (1, 2, 3)), bytes(31 * 2**20)):
+        path.write_bytes(content)
+        assert content_of(made.text, made.media, made.digests) == made.text
+        assert gone(made.media, made.digests) == ["a.png"]

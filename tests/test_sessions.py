@@ -727,3 +727,21 @@ def test_nothing_is_said_where_all_is_kept_or_nothing_was_to_be(opened: Opened) 
     alone.save(talked())
     assert alone.close() == []
     rescue([], ask=None, tell=lambda sentence: pytest.fail(sentence))
+
+
+def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path) -> None:
+    """The full-text index kept its letters."""
+    with closing(Sessions(tmp_path, on_notice=lambda _: None)) as sessions:
+        talk = Conversation()
+        talk.add("user", "The password is zyxwvutsrq.")
+        sessions.save(talk)
+        other = Conversation()
+        other.add("user", "This stays: abcdefgh.")
+        sessions.save(other)
+        assert talk.id is not None
+        sessions.leave(talk)
+        assert sessions.searched("zyxwv").result(SOON_S)
+        sessions.deleted(talk.id).result(SOON_S)
+    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert b"This stays" in left
+    assert not any(part in left.lower() for part in (b"zyxwv", b"zyx", b"vuts"))

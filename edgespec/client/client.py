@@ -16,19 +16,22 @@ import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info, Span, StreamedRound
-from edgespec.client.connection import Server
+from edgespec.client.chunk import number, object_of
+from edgespec.client.connection import Server, complaint, kind_of
 from edgespec.client.state_file import PROOF_PATH, ServerState, states
-from edgespec.client.stream import SILENCE_S, AnswerStream, chunk_of, sent_events
+from edgespec.client.stream import SILENCE_S, AnswerStream, sent_events
 from edgespec.core.values import BreakEven
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, SettingError
+from edgespec.system.odd_text import as_text
 
 __all__ = ["AnswerOptions", "AnswerStream", "Client", "Ended", "EngineState", "Info", "Span", "StreamedRound"]
 _STATE_FIELDS = tuple(one.name for one in fields(EngineState))
 PROOF_S = 2.0  # how long a server on this machine may take for its proof
+NOT_OPENAI = "is it an OpenAI-style server? Its address usually ends with /v1"
 ANSWER_S = 30.0  # for what takes no evaluation
 
 
@@ -93,24 +96,56 @@ class Client:
     def speculates(self) -> bool:
         """True if it is a server of ours; asks it once if that is unknown."""
         if self.ours is None:
-            self.models()
+            self._listed()
         return bool(self.ours)
 
     def models(self) -> tuple[Info, ...]:
         """Returns what it can answer with, the loaded one first. Raises EndpointError."""
-        listed = self._json("GET", "/models").get("data")
+        told = self._answer("GET", "/models")
+        if isinstance(told, list):
+            raise EndpointError(f"{self.where}/models has a bare list: {NOT_OPENAI}")
+        if not isinstance(told, dict):
+            raise EndpointError(f"{self.where}/models has {kind_of(told)}: {NOT_OPENAI}")
+        if told.get("error") or ("data" not in told and ("detail" in told or "message" in told)):
+            raise complaint(json.dumps(told).encode(), 0)
+        listed = told.get("data")
         if not isinstance(listed, list):
-            raise EndpointError(f"{self.where} lists no models: is it an OpenAI-style server?")
+            raise EndpointError(f"{self.where} lists no models: {NOT_OPENAI}")
         described = [one for one in listed if isinstance(one, dict) and isinstance(one.get("id"), str)]
+        if listed and not described:
+            raise EndpointError(f"{self.where} lists {kind_of(listed[0])} as a model: {NOT_OPENAI}")
         self.ours = any(one.get("owned_by") == "edgespec" for one in described)
         return tuple(sorted(map(self._info, described), key=lambda info: not info.loaded))
 
     def info(self) -> Info:
-        """Returns what answers now. Raises EndpointError, also if no model is loaded."""
-        models = self.models()
+        """Returns what answers now. Raises EndpointError, also if no model is loaded.
+
+        A server of another kind is asked for the named model whatever it lists, for the only one that it
+        lists, or for none (`Info.model` is then ""): `models` has those to choose from.
+        """
+        models = self._listed()
+        found = next((info for info in models if info.model == self.model), None)
+        if found is None and self.model and not self.ours:
+            return Info(model=self.model, where=self.where)
         if not models:
             raise EndpointError(f"{self.where} has no model: load one there first")
-        return next((info for info in models if info.model == self.model), models[0])
+        if found is None and not self.ours:
+            if len(models) > 1:
+                return Info(model="", where=self.where)
+            self.model = models[0].model
+        return found or models[0]
+
+    def _listed(self) -> tuple[Info, ...]:
+        """Returns the models; none if a server that lists them in no known way is asked for a named one."""
+        try:
+            return self.models()
+        except EndpointLostError:
+            raise
+        except EndpointError as error:
+            if not self.model or error.status in (401, 403):
+                raise
+            self.ours = False
+            return ()
 
     def _named(self) -> dict[str, str]:
         return {"model": self.model} if self.model else {}
@@ -120,18 +155,19 @@ class Client:
         meta: Mapping[str, Any] = about if isinstance(about, dict) else {}
 
         def whole(name: str, *others: str) -> int | None:
-            return next((v for v in (meta.get(name), *map(told.get, others)) if isinstance(v, int)), None)
+            found = (meta.get(name), *map(told.get, others))
+            return next((v for v in found if isinstance(v, int) and 0 < v < 2**53), None)
 
-        plain, draft = meta.get("plain_s"), meta.get("draft")
+        draft = meta.get("draft")
         status = told.get("status")
         state = status.get("value") if isinstance(status, dict) else None
         return Info(
-            model=str(told["id"]),
+            model=as_text(str(told["id"])),
             draft=draft if isinstance(draft, str) else None,
             n_ctx=whole("n_ctx", "max_model_len", "context_length"),
             n_ctx_train=whole("n_ctx_train"),
             memory=whole("size"),
-            plain_s=float(plain) if isinstance(plain, int | float) else None,
+            plain_s=number(meta, "plain_s"),
             card=str(meta.get("card") or ""),
             speculates=bool(self.ours),
             embedded=meta.get("embedded") is True,
@@ -145,7 +181,7 @@ class Client:
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
         """Returns how many tokens the prompt of a conversation has; None if the server cannot say."""
-        if not self.speculates():
+        if not self.ours and not self.speculates():
             return None
         asked = {**self._named(), "messages": list(messages)}
         counted = self._json("POST", "/edgespec/count", asked, root=True)
@@ -174,10 +210,11 @@ class Client:
     def _change(self, wanted: Mapping[str, Any]) -> Iterator[EngineState]:
         with self.server.connected(SILENCE_S) as connection:
             body = {**wanted, "stream": True}
-            for data in sent_events(self.server.ask(connection, "POST", "/edgespec/models", body, root=True)):
+            answer = self.server.ask(connection, "POST", "/edgespec/models", body, root=True)
+            for data in sent_events(answer, self.where):
                 if data == b"[DONE]":
                     return
-                yield _state(chunk_of(data))
+                yield _state(object_of(data, self.where))
         raise EndpointLostError(f"{self.where} went away while it loaded: its own terminal or log says why")
 
     def lives(self) -> bool:
@@ -194,18 +231,29 @@ class Client:
     def _json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, root: bool = False
     ) -> dict[str, Any]:
+        told = self._answer(method, path, body, root=root)
+        if isinstance(told, dict):
+            return told
+        raise EndpointError(f"{self.where} did not answer with an object: {NOT_OPENAI}")
+
+    def _answer(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, root: bool = False
+    ) -> object:
         with self.server.connected(ANSWER_S) as connection:
             data = self.server.read(self.server.ask(connection, method, path, body, root=root))
-        with suppress(ValueError):
-            told = json.loads(data)
-            if isinstance(told, dict):
-                return told
-        raise EndpointError(f"{self.where} did not answer with JSON: is it an OpenAI-style server?")
+        with suppress(ValueError, RecursionError):
+            return cast(object, json.loads(data))
+        what = "a web page" if data.lstrip()[:1] == b"<" else "something other than JSON"
+        raise EndpointError(f"{self.where} answered with {what}: {NOT_OPENAI}")
 
 
 def _state(told: Mapping[str, Any]) -> EngineState:
+    known = {name: told[name] for name in _STATE_FIELDS if name in told}
     try:
-        return EngineState(**{name: told[name] for name in _STATE_FIELDS if name in told})
+        state = EngineState(**{**known, "progress": number(known, "progress") or 0.0})
+        if not (isinstance(state.state, str) and isinstance(state.model, str)):
+            raise TypeError
+        return state
     except TypeError:
         raise EndpointError("the server said nothing about its engine: is it another version?") from None
 
@@ -215,7 +263,7 @@ def proves(state: ServerState) -> bool:
     nonce = secrets.token_urlsafe(32)
     server = Server(state.host, state.port, None)
     proof = ""
-    with suppress(EndpointError, ValueError, KeyError, TypeError):
+    with suppress(EndpointError, ValueError, KeyError, TypeError, RecursionError):
         with server.connected(PROOF_S) as connection:
             answer = server.ask(connection, "GET", f"{PROOF_PATH}?nonce={nonce}", None, root=True)
             proof = str(json.loads(answer.read(10_000))["proof"])
@@ -224,7 +272,7 @@ def proves(state: ServerState) -> bool:
 
 def _break_even(told: object) -> BreakEven | None:
     """Returns what a server says of it; None if it says nothing that is understood."""
-    names = [each.name for each in fields(BreakEven)]
-    if not isinstance(told, dict) or not all(isinstance(told.get(name), int | float) for name in names):
+    if not isinstance(told, dict):
         return None
-    return BreakEven(*(float(told[name]) for name in names))
+    shares = [number(told, each.name) for each in fields(BreakEven)]
+    return None if None in shares else BreakEven(*(share or 0.0 for share in shares))

@@ -15,7 +15,11 @@ from edgespec.errors import (
     EngineDiedError,
     PromptTooLongError,
 )
+from edgespec.system.odd_text import as_text
 
+LONGEST_REASON = 1000  # characters of what a server says
+MOST_REASONS = 3
+LONGEST_WAIT_S = 3600.0  # that a server may ask for
 LARGEST_ANSWER = 64 * 2**20  # bytes of a whole answer, or a line of a stream
 
 
@@ -82,6 +86,12 @@ class Server:
         data = None if body is None else json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
         connection.request(method, path if root else self.path + path, data, headers)
         answer = connection.getresponse()
+        if 300 <= answer.status < 400:
+            answer.close()
+            to = as_text(answer.headers.get("location") or "another address")[:LONGEST_REASON]
+            raise EndpointError(
+                f"{self.where} sends its callers to {to}: use that address", status=answer.status
+            )
         if answer.status != 200:
             raise complaint(self.read(answer), answer.status, answer.headers.get("retry-after"))
         return answer
@@ -96,14 +106,18 @@ class Server:
 
 
 def complaint(body: bytes, status: int, retry_after: str | None = None) -> EdgeSpecError:
-    """Returns the error that an error answer stands for."""
-    error: Mapping[str, Any] = {}
-    with suppress(ValueError, AttributeError):
-        told = json.loads(body).get("error")
-        error = told if isinstance(told, dict) else {"message": told}
-    message = error.get("message")
-    if not isinstance(message, str) or not message:
-        message = f"the server answered {status} without a reason"
+    """Returns the error that an error answer stands for. status: 0 in a stream."""
+    try:
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        told = None
+    if isinstance(told, list) and told:  # as Google's has it
+        told = told[0]
+    error = told.get("error") if isinstance(told, dict) else None
+    if not isinstance(error, dict):
+        error = {}
+    said = _reason(told) or ("" if told is not None else _words(body))
+    message = said or f"the server answered {status or 'with an error'} without a reason"
     code = error.get("code") if isinstance(error.get("code"), str) else None
     counts = [error.get("n_prompt_tokens"), error.get("n_ctx")]
     if code == "context_length_exceeded" and all(isinstance(count, int) for count in counts):
@@ -115,4 +129,32 @@ def complaint(body: bytes, status: int, retry_after: str | None = None) -> EdgeS
     retry_s = None
     with suppress(ValueError, TypeError):
         retry_s = float(retry_after)  # type: ignore[arg-type]
-    return EndpointError(message, status=status, code=code, retry_s=retry_s)
+    waits = retry_s is not None and 0 <= retry_s < LONGEST_WAIT_S
+    return EndpointError(message, status=status, code=code, retry_s=retry_s if waits else None)
+
+
+def _reason(told: object, depth: int = 4) -> str:
+    """Returns why a server refuses, wherever its error has that: OpenAI's, FastAPI's, a gateway's."""
+    if isinstance(told, str):
+        return as_text(told.strip())[:LONGEST_REASON]
+    inner: list[object] = []
+    if isinstance(told, list):
+        inner = told[:MOST_REASONS]
+    elif isinstance(told, dict):
+        inner = [told.get(name) for name in ("error", "message", "detail", "msg", "error_description")]
+    found = [reason for one in inner if depth and (reason := _reason(one, depth - 1))]
+    return "; ".join(found if isinstance(told, list) else found[:1])
+
+
+def _words(body: bytes) -> str:
+    """Returns the first line of an answer that is plain text; "" of a page."""
+    line = as_text(body[:LONGEST_REASON].decode("utf-8", "replace")).strip().partition("\n")[0]
+    return "" if line.startswith("<") else line
+
+
+def kind_of(value: object) -> str:
+    """Returns what a value of JSON is, in words."""
+    if isinstance(value, bool):
+        return "true or false"
+    named = {str: "a text", list: "a list", dict: "an object", type(None): "null"}
+    return named.get(type(value), "a number")

@@ -1,5 +1,6 @@
 """A streamed answer: server-sent events in, rounds and their end out. May be cancelled from any thread."""
 
+import codecs
 import http.client
 import json
 import socket
@@ -7,14 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
-from edgespec.client.answer import Ended, Reading, Spans, StreamedRound
+from edgespec.client.answer import Ended, Spans, StreamedRound
+from edgespec.client.chunk import Chunk, chunk_of, mapped, number, texts, whole
 from edgespec.client.connection import LARGEST_ANSWER, Server, complaint
 from edgespec.core.stats import Counts
 from edgespec.core.values import Round
-from edgespec.errors import EndpointError, EndpointLostError
+from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError
 
+_T = TypeVar("_T")
 SILENCE_S = 300.0  # not even a ping: other servers send none while they read a prompt
 
 
@@ -71,7 +74,10 @@ class AnswerStream(AbstractContextManager["AnswerStream"]):
                     self._socket = connection.sock
                 if not self._cancelled:
                     yield from self._told(connection, began)
-        except (EndpointLostError, ValueError):  # ValueError: a socket that was shut inside TLS
+        except ValueError:  # a socket that was shut inside TLS
+            if not self._cancelled:
+                raise EndpointLostError(f"{self._server.where} broke off its answer: ask again") from None
+        except EndpointLostError:
             if not self._cancelled:
                 raise
         finally:
@@ -82,72 +88,61 @@ class AnswerStream(AbstractContextManager["AnswerStream"]):
         yield self._figures.ended()
 
     def _told(self, connection: http.client.HTTPConnection, began: float) -> Iterator[StreamedRound]:
-        for data in sent_events(self._server.ask(connection, "POST", self._path, self._body)):
-            if data == b"[DONE]":
-                return
-            chunk = chunk_of(data)
-            self._figures.note(chunk)
-            told = self._round(chunk)
-            if told:
-                if not told.reading:
-                    self._figures.seen(told, began)
-                yield told
+        where = self._server.where
+        with self._server.ask(connection, "POST", self._path, self._body) as answer:
+            for data in sent_events(answer, where):
+                if data.strip() == b"[DONE]":
+                    return
+                chunk = chunk_of(data, where)
+                self._figures.note(chunk)
+                told = self._round(chunk)
+                if told:
+                    if not told.reading:
+                        self._figures.seen(told, began)
+                    yield told
         if not self._figures.finish and not self._cancelled:
-            raise EndpointLostError(f"{self._server.where} went away in the middle of its answer: ask again")
+            raise EndpointLostError(f"{where} went away in the middle of its answer: ask again")
 
-    def _round(self, chunk: Mapping[str, Any]) -> StreamedRound | None:
+    def _round(self, chunk: Chunk) -> StreamedRound | None:
         """Returns the round of a chunk, or how far the prompt has been read; None if it has neither."""
-        if reading := _reading(chunk.get("prompt_progress")):
-            return StreamedRound(Round((), "", 0, 0, ()), at=self._clock(), reading=reading)
-        choice = next(iter(chunk.get("choices") or ()), None)
-        if not isinstance(choice, dict):
+        if chunk.reading:
+            return StreamedRound(Round((), "", 0, 0, ()), at=self._clock(), reading=chunk.reading)
+        if not (chunk.text or chunk.reasoning or chunk.calls or chunk.ours):
             return None
-        delta = choice.get("delta") or {}
-        text = delta.get("content") or ""
-        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
-        calls = tuple(call for call in delta.get("tool_calls") or () if isinstance(call, dict))
-        told = chunk.get("edgespec") or {}
-        if not (text or reasoning or calls or told):
-            return None
-        round_ = Round(
-            tokens=tuple(told.get("tokens", ())),
-            text=text,
-            drafted=told.get("drafted", 0),
-            accepted=told.get("accepted", 0),
-            sources=tuple(told.get("sources", ())),
-            gain=told.get("gain", 1.0),
-            notice=told.get("notice", ""),
-            seconds=told.get("seconds", 0.0),
-        )
-        pieces = tuple(told.get("pieces", ()))
-        self._spans.take(reasoning, pieces, round_.sources)  # reasoning comes before the answer
+        round_, pieces = chunk.round(), texts(chunk.ours, "pieces")
+        self._spans.take(chunk.reasoning, pieces, round_.sources)  # reasoning comes before the answer
         return StreamedRound(
             round_,
             at=self._clock(),
             pieces=pieces,
-            reasoning=reasoning,
-            number=told.get("round", 0),
-            spans=self._spans.take(text, (), ()),
-            tool_calls=calls,
+            reasoning=chunk.reasoning,
+            number=whole(chunk.ours, "round") or 0,
+            spans=self._spans.take(chunk.text, (), ()),
+            tool_calls=chunk.calls,
         )
 
 
-def _reading(said: object) -> Reading | None:
-    """Returns llama-server's `prompt_progress`; None if it is none."""
-    if not isinstance(said, dict):
-        return None
-    found = [said.get(name) for name in ("total", "processed", "cache", "time_ms")]
-    total, done, cached, ms = (value if isinstance(value, int) else -1 for value in found)
-    return Reading(total, done, cached, ms / 1000) if min(total, done, cached, ms) >= 0 else None
+FIELDS = (b"", b"data", b"event", b"id", b"retry")  # of server-sent events; "" begins a comment
 
 
-def sent_events(answer: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Yields the data of server-sent events; several lines of one event are one."""
+def sent_events(answer: http.client.HTTPResponse, where: str) -> Iterator[bytes]:
+    """Yields the data of server-sent events; several lines of one event are one.
+
+    Raises EndpointError for an answer that is no stream, or an event larger than any sensible one.
+    """
     held: list[bytes] = []
+    first = True
     while line := answer.readline(LARGEST_ANSWER):
+        if first:
+            line = line.removeprefix(codecs.BOM_UTF8)
         field, _, value = line.rstrip(b"\r\n").partition(b":")
+        if first and field.strip() and field not in FIELDS:
+            raise not_a_stream(line + answer.read(LARGEST_ANSWER), where)
+        first = first and not line.strip()
         if field == b"data":
             held.append(value.removeprefix(b" "))
+            if sum(map(len, held)) > LARGEST_ANSWER:
+                raise EndpointError(f"{where} sent an event of more than {LARGEST_ANSWER / 2**20:g} MiB")
         elif not field and not value and held:
             yield b"\n".join(held)
             held.clear()
@@ -155,17 +150,18 @@ def sent_events(answer: http.client.HTTPResponse) -> Iterator[bytes]:
         yield b"\n".join(held)
 
 
-def chunk_of(data: bytes) -> dict[str, Any]:
-    """Returns the object of an event; raises the error that it stands for."""
+def not_a_stream(body: bytes, where: str) -> EdgeSpecError:
+    """Returns the error that an answer stands for which should have been a stream."""
     try:
-        chunk = json.loads(data)
-    except ValueError:
-        raise EndpointError(f"the server sent something other than JSON: {data[:60]!r}") from None
-    if not isinstance(chunk, dict):
-        raise EndpointError(f"the server sent something other than an answer: {data[:60]!r}")
-    if chunk.get("error"):
-        raise complaint(data, 0)
-    return chunk
+        told = json.loads(body)
+    except (ValueError, RecursionError):
+        found = "a web page" if body.lstrip()[:1] == b"<" else f"{body[:60]!r}"
+        return EndpointError(
+            f"{where} answered with {found} instead of a stream: check the address, it usually ends with /v1"
+        )
+    if isinstance(told, dict) and not told.get("error") and told.get("choices"):
+        return EndpointError(f"{where} answered in one piece: it does not stream, which a chat needs")
+    return complaint(body, 0)
 
 
 class _Figures:
@@ -183,13 +179,12 @@ class _Figures:
         self._counts = Counts()
         self._rounds = False
 
-    def note(self, chunk: Mapping[str, Any]) -> None:
+    def note(self, chunk: Chunk) -> None:
         """Keeps what a chunk says besides text."""
-        self._model = chunk.get("model") or self._model
-        self._usage = chunk.get("usage") or self._usage
-        self._timings = chunk.get("timings") or self._timings
-        for choice in chunk.get("choices") or ():
-            self.finish = (choice.get("finish_reason") if isinstance(choice, dict) else None) or self.finish
+        self._model = chunk.model or self._model
+        self._usage = chunk.usage or self._usage
+        self._timings = chunk.timings or self._timings
+        self.finish = chunk.finish or self.finish
 
     def seen(self, told: StreamedRound, began: float) -> None:
         """Counts a round at the moment it was received."""
@@ -203,30 +198,36 @@ class _Figures:
     def ended(self) -> Ended:
         """Returns the end, with the server's own figures if it gave them, else those seen here."""
         usage, timings = self._usage, self._timings
-        details = usage.get("prompt_tokens_details") or {}
-        seen = self._counts.n_tokens if self._rounds else None
-        n = timings.get("predicted_n", usage.get("completion_tokens", seen))
-        measured, estimated = timings.get("speedup_measured"), timings.get("speedup_estimated")
-        prompt_ms = timings.get("prompt_ms")
+        seen = (self._counts.n_tokens, self._counts.drafted, self._counts.accepted)
+        n_seen, drafted, accepted = seen if self._rounds else (None, None, None)
+        n = _first(whole(timings, "predicted_n"), whole(usage, "completion_tokens"), n_seen)
+        cached = whole(mapped(usage, "prompt_tokens_details"), "cached_tokens")
+        measured, estimated = number(timings, "speedup_measured"), number(timings, "speedup_estimated")
+        prompt_ms = number(timings, "prompt_ms")
         return Ended(
             finish=self.finish or "stop",
             model=self._model,
-            prompt_tokens=usage.get("prompt_tokens"),
-            cached_tokens=timings.get("cache_n", details.get("cached_tokens")),
+            prompt_tokens=whole(usage, "prompt_tokens"),
+            cached_tokens=_first(whole(timings, "cache_n"), cached),
             n_tokens=n,
-            n_ctx=timings.get("n_ctx"),
+            n_ctx=whole(timings, "n_ctx"),
             ttft_s=self._ttft,
             tpot_s=self._tpot(n),
             prompt_s=prompt_ms / 1000 if prompt_ms is not None else None,
-            drafted=timings.get("draft_n", self._counts.drafted if self._rounds else None),
-            accepted=timings.get("draft_n_accepted", self._counts.accepted if self._rounds else None),
-            speedup=estimated if measured is None else measured,
+            drafted=_first(whole(timings, "draft_n"), drafted),
+            accepted=_first(whole(timings, "draft_n_accepted"), accepted),
+            speedup=_first(measured, estimated),
             speedup_is="measured" if measured is not None else "estimated" if estimated is not None else None,
         )
 
     def _tpot(self, n: int | None) -> float | None:
         """Returns seconds per token after the first: by the server's clock, else by ours."""
-        told = self._timings.get("predicted_ms")
+        told = number(self._timings, "predicted_ms")
         seconds = told / 1000 if told else self._last - self._first
         after = (n or 0) - (1 if told else max(1, self._of_first))
         return seconds / after if after > 0 and seconds > 0 else None
+
+
+def _first(*values: _T | None) -> _T | None:
+    """Returns the first of them that is known."""
+    return next((value for value in values if value is not None), None)

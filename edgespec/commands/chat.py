@@ -21,6 +21,7 @@ FLAGS = {
 }
 ENDPOINT = {
     "--endpoint URL": "chat with any OpenAI-style server, such as http://HOST:8000/v1",
+    "--model NAME": "which of its models answers; else that of the settings, its only one, or you choose",
     "--api-key KEY": "its key (or EDGESPEC_API_KEY); - prompts for it in the terminal",
     "--api-key-file FILE": "a file with its key",
 }

@@ -24,6 +24,7 @@ from edgespec.system import config
 from edgespec.system.machines import addresses
 from edgespec.system.named_file import read_text
 from edgespec_models import tiny
+from edgespec_models.gguf.header import split_names
 
 LONGEST_TEMPLATE = 2**20  # characters; what is longer is some other file
 
@@ -52,7 +53,7 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
         target_file, draft_file = _grown(arguments.grow)
         return target_file, draft_file if wants_draft else None
     if target and arguments.pair is None:
-        return Path(target), Path(draft) if draft else None
+        return _first_part(target), _first_part(draft) if draft else None
     if arguments.draft:
         raise SettingError(f"--draft {arguments.draft} has no target: name one with --target")
     pair = installed_pair(arguments.pair)
@@ -63,6 +64,13 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
             beside = None  # the head in the target's file is meant, not the pair's draft
         return pair.target.path, beside
     return tiny.target_path(), tiny.draft_path() if wants_draft else None
+
+
+def _first_part(name: str) -> Path:
+    """Returns the file that a model is loaded by: the first part of a split one, whichever is named."""
+    path = Path(name)
+    first = path.with_name(split_names(path.name)[0]) if path.name else path
+    return first if first.exists() else path
 
 
 def _wants_draft(arguments: argparse.Namespace) -> bool:

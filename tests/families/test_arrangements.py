@@ -211,3 +211,42 @@ def test_a_thought_is_gone_on_with() -> None:
             last = {"role": "assistant", "content": content, "reasoning_content": "Hm, "}
             made = compose(template, [{"role": "user", "content": "Well?"}, last], go_on=True)
             assert made.text == f"Well?{beginning}{end}" and made.opened is opened
+
+
+@pytest.mark.parametrize(
+    "name", ["meta-llama-Llama-3.1-8B-Instruct", "Qwen3-Coder", "LFM2-8B-A1B", "openai-gpt-oss-120b"]
+)
+def test_any_history_is_rendered_or_refused_in_one_sentence(
+    templates: list[tuple[str, str]], name: str
+) -> None:
+    """Arguments and schemas that hypothesis draws: a prompt, or an error that the client reads."""
+    from hypothesis import given, settings
+    from hypothesis import strategies as st
+
+    values = st.recursive(
+        st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+        max_leaves=8,
+    )
+    template = dict(templates)[name]
+
+    @settings(max_examples=20, deadline=None, database=None, derandomize=True)
+    @given(
+        values.map(json.dumps) | st.text(max_size=20),
+        st.dictionaries(st.sampled_from(["type", "properties", "a"]), values),
+    )
+    def renders(arguments: str, schema: dict[str, Any]) -> None:
+        call = {"id": "c1", "type": "function", "function": {"name": "look_up", "arguments": arguments}}
+        messages = [
+            {"role": "user", "content": "Well?"},
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "so"},
+        ]
+        tools = [{"type": "function", "function": {**TOOL, "parameters": schema}}]
+        body = ChatRequest.model_validate({"messages": messages, "tools": tools})
+        try:
+            assert "Well?" in prompt_of(template, body).text
+        except TemplateError as error:
+            assert "\n" not in str(error)
+
+    renders()

@@ -213,6 +213,14 @@ d\u00e9\d', t="it's", n=-2.5e1, l=[True, null, (1,)], d={"x": {'y': None}})]"""
     }  # fmt: skip
 
 
+def test_gpt_oss_calls_with_no_arguments_or_not_at_all() -> None:
+    """A call that was cut behind its head had empty arguments, which are no JSON."""
+    head = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"
+    assert turn_of(known.HARMONY, head).calls == turn_of(known.HARMONY, f"{head} ").calls == []
+    [call] = turn_of(known.HARMONY, f"{head}<|call|>").calls
+    assert call.arguments == "{}"
+
+
 def test_a_fault_in_reading_costs_no_text() -> None:
     def broken(reader: Reader) -> Steps[None]:
         yield from reader.text_until(("|",))

@@ -164,3 +164,18 @@ def test_what_would_need_a_store_is_refused_by_name(name: str, value: Any) -> No
         body.as_chat()
     assert caught.value.param == name
     ResponsesRequest.model_validate({"input": "x", "background": False}).as_chat()
+
+
+def test_a_message_that_is_only_the_id_of_a_sound_is_refused() -> None:
+    """Its text is at OpenAI alone, so the model would have read an empty message."""
+    messages = [*ASKED, {"role": "assistant", "audio": {"id": "audio_1"}}, *ASKED]
+    with pytest.raises(Refusal, match="only the id of a sound"):
+        [
+            message.for_template((), [])
+            for message in ChatRequest.model_validate({"messages": messages}).messages
+        ]
+    with_text = {"role": "assistant", "content": "Well.", "audio": {"id": "audio_1"}}
+    assert (
+        ChatRequest.model_validate({"messages": [with_text]}).messages[0].for_template((), [])["content"]
+        == "Well."
+    )

@@ -29,6 +29,7 @@ from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, offered
 from edgespec_tui.screens.models import ModelsScreen
+from edgespec_tui.screens.server_models import ServerModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import rescue
@@ -100,6 +101,7 @@ class ChatApp(GuardedApp):
         self._said: set[str] = set()  # notices about the models shown so far
         self._began = False  # there has been an input that has the keyboard
         self._known = known
+        self._asked_for = ""  # the server whose models were listed because it has several
         self._looked = False  # for models of other programs
         self._found: Found | None = None
         self.set_keymap(dict(self.settings.keys))
@@ -132,6 +134,9 @@ class ChatApp(GuardedApp):
         if info is not None and self.context.engine.state == "ready":
             self._notices += [sentence for sentence in info.told if sentence not in self._said]
             self._said.update(info.told)
+            if not info.model and self._asked_for != info.where:
+                self._asked_for = info.where
+                self.action_models()
             if note_of(info) and not self._looked:
                 self._looked = True
                 self.run_worker(self._look_around(), group="look")
@@ -227,8 +232,29 @@ class ChatApp(GuardedApp):
     def action_models(self) -> None:
         """Chooses a model."""
         info = self.context.engine.info
+        if self.context.engine.is_foreign:
+            self.run_worker(self._list_models(), group="list", exclusive=True)
+            return
         running = "" if info is None else "embedded" if info.embedded else info.model
         self.push_screen(ModelsScreen(self._shelf, running=running), self._use_pair)
+
+    async def _list_models(self) -> None:
+        """Lists the models of another server."""
+        engine = self.context.engine
+        try:
+            models = await engine.endpoint.models()
+        except EdgeSpecError as error:
+            self.chat.tell(str(error), "error")
+            return
+        self.push_screen(ServerModelsScreen(models, running=engine.model), self._choose_model)
+
+    def _choose_model(self, model: str | None) -> None:
+        if model is not None:
+            self.run_worker(self._answer_by(model), group="engine", exclusive=True)
+
+    async def _answer_by(self, model: str) -> None:
+        await self.chat.answers.stop()
+        await self.context.engine.choose(model)
 
     def _pull_ended(self, pull: ModelPull) -> None:
         """Reports how a pull has ended, if no screen shows it. In the pull's thread."""

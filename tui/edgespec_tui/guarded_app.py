@@ -37,6 +37,7 @@ from textual.worker import NoActiveWorker, WorkerFailed, get_current_worker
 
 from edgespec.system import config
 from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME, LIGHT_TINTS, THEMES
+from edgespec_tui.terminal.shown_text import Unobeyed, visible
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 PATIENCE_S = 0.5  # that a key waits for the one before it: some wait for an engine
@@ -59,6 +60,7 @@ class GuardedApp(App[int]):
         self.typed = typed or TypedAhead(None)
         for theme in THEMES:
             self.register_theme(theme)
+        self._filters.append(Unobeyed())
         self.fault: str | None = None  # why the app ended, if it was not asked to
         self._faults: deque[float] = deque(maxlen=MOST_FAULTS)
         self._keys: deque[events.Event] = deque()  # that wait for their turn
@@ -149,6 +151,10 @@ class GuardedApp(App[int]):
         if len(self.screen_stack) >= MOST_SCREENS:
             return AwaitMount(self.screen, [])
         return super().push_screen(screen, callback, wait_for_dismiss, mode=mode)  # type: ignore[call-overload]
+
+    def notify(self, message: str, **named: Any) -> None:
+        """Shows a message over the screen, whoever wrote it."""
+        super().notify(visible(message), **named)
 
     # -- what is gone
 

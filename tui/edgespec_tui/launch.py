@@ -14,7 +14,8 @@ from edgespec.pairs.store import open_store
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, connecting
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import on_terminal, rescue
-from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions
+from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.settings.settings import read
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
@@ -145,7 +146,10 @@ def opening(arguments: argparse.Namespace) -> Opening:
             raise SettingError(
                 "--endpoint brings its own model: leave out --pair, --target, --draft and --grow"
             )
-        return connecting(arguments.endpoint, api_key(arguments))
+        model = arguments.model or read(settings_path())[0].model
+        return connecting(arguments.endpoint, api_key(arguments), model)
+    if arguments.model:
+        raise SettingError("--model names a model of --endpoint: here, --pair or --target does")
     target, draft = arguments.target, arguments.draft
     for file in filter(None, (target, draft)):
         if not Path(file).exists():

@@ -33,9 +33,12 @@ def harmony(reader: Reader, calls: Calls) -> Steps[None]:
             return
         to = re.search(r"to=(?:functions\.)?([^\s<]+)", head or "")
         say: Say = Reasoning if re.search(r"<\|channel\|>\s*analysis\b", head or "") else Content
-        if to and to[1] in calls.tools:
+        if to and to[1] in calls.tools and (yield from reader.skip_space()):  # else it is cut
             yield calls.begin(to[1])
             say = calls.arguments
+            if (yield from reader.starts_with(HARMONY_ENDS)):
+                yield calls.arguments("{}")
+                continue
         yield from reader.until(HARMONY_ENDS, say, trim=True)
 
 

@@ -33,9 +33,13 @@ Cancelled = Callable[[], bool]
 Opening = Callable[[OnProgress, Cancelled], Attached]
 
 
-def connecting(url: str, key: str | None) -> Opening:
-    """Returns how to reach a server by its address. Raises SettingError for an invalid address."""
+def connecting(url: str, key: str | None, model: str = "") -> Opening:
+    """Returns how to reach a server by its address. Raises SettingError for an invalid address.
+
+    model: which of its models answers; "" is its only one.
+    """
     client = Client.at(url, key)
+    client.model = model or None
 
     def open_(_on_progress: OnProgress, _cancelled: Cancelled) -> Attached:
         try:
@@ -103,6 +107,17 @@ class AttachedEndpoint:
         await self.close()
         self._opening = partial(attach, replace(self._wanted, target=target, draft=draft))
         return await self.start()
+
+    async def models(self) -> tuple[Info, ...]:
+        """Returns what the server can answer with; raises EndpointError."""
+        return await in_thread(self._ready().client.models)
+
+    async def choose(self, model: str) -> Info:
+        """Lets a model of the server answer from now on; raises EndpointError."""
+        attached = self._ready()
+        attached.client.model = model
+        attached.info = await in_thread(attached.client.info)
+        return attached.info
 
     async def _open(self, opening: Opening) -> Info:
         loop = asyncio.get_running_loop()
@@ -226,6 +241,8 @@ def _listen(
                 put(event)
     except EdgeSpecError as error:
         put(error)
+    except Exception as error:  # the answer must end, whatever has come
+        put(EndpointError(f"an answer of {attached.client.where} cannot be read ({error!r}): ask again"))
 
 
 @contextmanager
@@ -246,7 +263,8 @@ def _explained(attached: Attached) -> Iterator[None]:
 
 def _as_told(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [
-        {"role": message.role, "content": content_of(message.text, message.media)} for message in messages
+        {"role": message.role, "content": content_of(message.text, message.media, message.digests)}
+        for message in messages
     ]
 
 

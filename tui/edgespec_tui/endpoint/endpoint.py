@@ -24,6 +24,7 @@ class Message:
     role: Role
     text: str
     media: tuple[str, ...] = ()  # files of pictures and sounds
+    digests: tuple[str, ...] = ()  # of what they held; none of older chats
 
 
 StreamEvent = StreamedRound | Ended
@@ -43,6 +44,12 @@ class Endpoint(Protocol):
 
         If that fails, `restart` tries these files again.
         """
+
+    async def models(self) -> tuple[Info, ...]:
+        """Returns what the server can answer with; raises EndpointError."""
+
+    async def choose(self, model: str) -> Info:
+        """Lets one of these models answer from now on; raises EndpointError."""
 
     def answer(
         self, messages: Sequence[Message], options: AnswerOptions

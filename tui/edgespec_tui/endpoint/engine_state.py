@@ -61,6 +61,10 @@ class KnownEngine:
         """Continues with another pair; an error becomes the reason."""
         await self._open(lambda: self.endpoint.use(target, draft))
 
+    async def choose(self, model: str) -> None:
+        """Continues with another model of the server; an error becomes the reason."""
+        await self._open(lambda: self.endpoint.choose(model))
+
     async def _open(self, opening: Callable[[], Coroutine[Any, Any, Info]]) -> None:
         self.state, self.reason = "starting", ""
         self._settled.clear()

@@ -4,8 +4,10 @@ A chat keeps the names alone, so it stays small, and a file that is gone later i
 """
 
 import base64
+import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from edgespec_models.shelf.sizes import size_text
 
 MEDIA = "media"  # setting of a turn: its files, as a list in JSON
 THUMBNAILS = "thumbnails"  # one for each of these files, likewise
+DIGESTS = "digests"  # likewise: of what was in the file when it was asked about
 PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".avif", ".bmp")
 SOUNDS = (".wav", ".mp3")
 LARGEST = 30 * 2**20  # bytes of one file, as the server reads it
@@ -30,10 +33,16 @@ def is_picture(path: Path) -> bool:
     return path.suffix.lower() in PICTURES
 
 
-def mark_of(path: Path) -> str:
-    """Returns what is shown in a question in place of a file. Raises SettingError if it cannot be sent."""
+def mark_of(path: Path) -> tuple[str, str]:
+    """Returns what a question shows in place of a file, and its digest. Raises SettingError if unusable."""
     kind = "picture" if is_picture(path) else "sound"
-    return f"[{path.name}: {kind}, {size_text(len(_content(path)))}]"
+    content = _content(path)
+    return f"[{path.name}: {kind}, {size_text(len(content))}]", digest_of(content)
+
+
+def digest_of(content: bytes) -> str:
+    """Returns what tells a file's content from others."""
+    return hashlib.sha256(content).hexdigest()[:32]
 
 
 def texts_of(settings: Mapping[str, object], name: str) -> tuple[str, ...]:
@@ -45,19 +54,31 @@ def texts_of(settings: Mapping[str, object], name: str) -> tuple[str, ...]:
     return tuple(map(str, told)) if isinstance(told, list) else ()
 
 
-def gone(files: Iterable[str]) -> list[str]:
-    """Returns the names of those that are no longer there."""
-    return [Path(file).name for file in files if not Path(file).is_file()]
+def gone(files: Sequence[str], digests: Sequence[str] = ()) -> list[str]:
+    """Returns the names of those that can no longer be sent, or are other ones by now."""
+    there = {path for path, _ in _there(files, digests)}
+    return [Path(file).name for file in files if Path(file) not in there]
 
 
-def content_of(text: str, files: tuple[str, ...]) -> str | list[dict[str, Any]]:
-    """Returns the content of a message, as OpenAI has it. A file that is gone is left out."""
-    parts = [_part(path) for path in map(Path, files) if path.is_file()]
+def _there(files: Sequence[str], digests: Sequence[str]) -> Iterator[tuple[Path, bytes]]:
+    """Yields the files that can be sent, and are what they were. Older chats have no digests."""
+    for file, digest in zip_longest(files, digests[: len(files)], fillvalue=""):
+        try:
+            content = _content(path := Path(file))
+        except SettingError:
+            continue
+        if digest in ("", digest_of(content)):
+            yield path, content
+
+
+def content_of(text: str, files: Sequence[str], digests: Sequence[str] = ()) -> str | list[dict[str, Any]]:
+    """Returns the content of a message, as OpenAI has it. A file that is gone or changed is left out."""
+    parts = [_part(path, content) for path, content in _there(files, digests)]
     return [*parts, {"type": "text", "text": text}] if parts else text
 
 
-def _part(path: Path) -> dict[str, Any]:
-    data = base64.b64encode(_content(path)).decode()
+def _part(path: Path, content: bytes) -> dict[str, Any]:
+    data = base64.b64encode(content).decode()
     if path.suffix.lower() in SOUNDS:
         return {"type": "input_audio", "input_audio": {"data": data, "format": path.suffix.lower()[1:]}}
     kind = path.suffix.lower()[1:].replace("jpg", "jpeg")
@@ -67,8 +88,8 @@ def _part(path: Path) -> dict[str, Any]:
 def _content(path: Path) -> bytes:
     try:
         content = bytes(regular_content(path, most=LARGEST))
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:
+        raise SettingError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not 0 < len(content) <= LARGEST:
         why = f"has more than {size_text(LARGEST)}: make it smaller" if content else "is empty"
         raise SettingError(f"{path} {why}")

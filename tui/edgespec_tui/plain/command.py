@@ -72,6 +72,8 @@ def _talk(
             quiet=arguments.quiet or once,
             by_sentence=talking and sys.stdout.isatty(),
         )
+        if talking:
+            chat.choose = input
         if sys.stderr.isatty():
             endpoint.on_progress = chat.tell_progress
         try:

@@ -24,6 +24,7 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.turn_writer import TurnWriter
 
+MOST_NAMES = 10
 INTERRUPTED = 130  # exit code after Ctrl+C, as in shells
 
 
@@ -43,6 +44,7 @@ class PlainChat:
     err: TextIO = field(default_factory=lambda: sys.stderr)
     info: Info | None = None
     engine_gone: bool = False
+    choose: Callable[[str], str] | None = None  # asks somebody; None if nobody is there
     last_progress: str = ""
 
     def tell(self, sentence: str) -> None:
@@ -59,9 +61,25 @@ class PlainChat:
         """Prepares the engine, once; raises EdgeSpecError."""
         if self.info is None or self.engine_gone:
             work = self.endpoint.restart() if self.engine_gone else self.endpoint.start()
-            self.info = self.runner.run(work)
-            self.engine_gone = False
+            info = self.runner.run(work)
+            if not info.model:
+                info = self.runner.run(self.endpoint.choose(self._chosen(info)))
+            self.info, self.engine_gone = info, False
         return self.info
+
+    def _chosen(self, info: Info) -> str:
+        """Returns the model that somebody at a keyboard chooses. Raises SettingError if nobody is there."""
+        names = sorted(one.model for one in self.runner.run(self.endpoint.models()))
+        shown = ", ".join(names[:MOST_NAMES]) + (", and more" if len(names) > MOST_NAMES else "")
+        if self.choose is None:
+            raise SettingError(f"{info.where} has {len(names)} models: name one with --model: {shown}")
+        self.tell("\n".join(f"{number:>4}  {name}" for number, name in enumerate(names, 1)))
+        said = self.choose(f"{info.where} has {len(names)} models. Which one? ").strip()
+        if said.isdecimal() and 1 <= int(said) <= len(names):
+            return names[int(said) - 1]
+        if said in names:
+            return said
+        raise SettingError(f"{said!r} is none of the {len(names)} models: give a number of the list")
 
     def ask(self, text: str, *, title: str = "", media: Sequence[str] = ()) -> Turn:
         """Asks, writes the answer as it comes, and returns it. Ctrl+C stops it, and keeps it as it is.

@@ -8,11 +8,14 @@ import asyncio
 import contextlib
 import time
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 
 from textual.worker import Worker, WorkerCancelled
 
 from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
@@ -20,7 +23,8 @@ from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
 from edgespec_tui.widgets.panel import odds_told
 from edgespec_tui.widgets.question import QuestionText, joined
-from edgespec_tui.widgets.turn_view import AnswerView
+from edgespec_tui.widgets.thumbnail import thumbnail_of
+from edgespec_tui.widgets.turn_view import AnswerView, QuestionView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
 INTERRUPTED = "interrupted before it began"
@@ -74,7 +78,8 @@ class AnswerQueue:
         if editing is not None and editing.role == "assistant":
             await self._replace_answer(talk, editing, question.text)
             return
-        question, missed = await asyncio.to_thread(with_files, question)
+        self._hold(talk, question)  # files may come from a slow disk
+        question, missed = await in_thread(partial(with_files, question))
         if missed:
             screen.tell(f"There is no file {', '.join(missed)}: sent as written.")
         if editing is None and self.running:
@@ -104,7 +109,27 @@ class AnswerQueue:
         self._keep(talk)
         screen.refresh_state()  # first: a widget that is added while nothing is shown keeps no height
         await (screen.transcript.show(talk) if editing else screen.transcript.add(turn))
+        if question.media:
+            screen.run_worker(self._draw_pictures(talk, turn, question), group="pictures", exclusive=False)
         return turn
+
+    async def _draw_pictures(self, talk: Conversation, turn: Turn, question: QuestionText) -> None:
+        """Adds the small copies of a question's pictures. A large one takes seconds: nothing waits for it."""
+        drawn = [await in_thread(partial(thumbnail_of, Path(file))) for file in question.media]
+        known = talk.turns[turn.id]
+        settings = {**known.settings, **replace(question, thumbnails=tuple(drawn)).settings()}
+        talk.change(replace(known, settings=settings))
+        self._screen.context.keep(talk)
+        if talk is self._screen.conversation:
+            view = self._screen.transcript.view_of(turn.id)
+            if isinstance(view, QuestionView):
+                await view.show_pictures(talk.turns[turn.id])
+
+    def _hold(self, talk: Conversation, question: QuestionText) -> None:
+        """Saves a question before anything is done with it, among those that wait."""
+        waiting = [*(one.typed() for one in self.waiting), question]
+        talk.draft, talk.title = joined(waiting).draft(), talk.title or question.title()
+        self._screen.context.sessions.save(talk)
 
     def _keep(self, talk: Conversation) -> None:
         """Saves what was asked at once, and what waits to be: an answer may take minutes to begin."""
@@ -179,6 +204,8 @@ class AnswerQueue:
                 self._unanswered(talk, turn, INTERRUPTED)
             await view.end(talk.turns[turn.id])
             raise
+        finally:
+            self._view = None  # its line says how it ended
         self._ended(making)
         return making.error is None
 
@@ -193,6 +220,11 @@ class AnswerQueue:
             return None
         info = context.engine.info
         assert info is not None
+        if not info.model:
+            await view.end(
+                self._unanswered(talk, turn, f"{info.where} has several models: Ctrl+L lists them")
+            )
+            return None
         turn = replace(turn, model=context.engine.model)
         view.name_model(turn.model)
         assert turn.parent is not None

@@ -82,6 +82,8 @@ class ChatScreen(ConversationScreen):
         if command.action:
             await self.run_action(command.action)
         elif command.name in CHANGES:
+            if self.conversation.read_only and rest:
+                raise SettingError("this chat is open in another window: change it there, or start a new one")
             self.tell(CHANGES[command.name](self.conversation, rest, self.context.prompts))
             self.context.keep(self.conversation)
             self.refresh_state()
@@ -150,6 +152,8 @@ class ChatScreen(ConversationScreen):
             self.conversation.select(siblings[at])
             self.context.keep(self.conversation)
             await self.transcript.show(self.conversation)
+            if (view := self.transcript.view_of(siblings[at])) is not None:
+                view.focus()  # else the next key goes to the input
 
     def edit(self, turn: Turn) -> None:
         """Puts a turn into the input: a question is asked again, an answer is kept as it is edited."""
@@ -242,7 +246,8 @@ class ChatScreen(ConversationScreen):
 
     def action_saved(self) -> None:
         """Says where this chat is saved, to hands that save by habit."""
-        saves = self.context.sessions.storage.was_open
+        storage = self.context.sessions.storage
+        saves = storage.was_open and not storage.waiting
         where = "is saved as it goes (Ctrl+O lists all)" if saves else "is not saved"
         self.tell(f"This chat {where}. /export writes it to a file.")
 

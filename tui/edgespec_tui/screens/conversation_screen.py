@@ -8,7 +8,6 @@ from dataclasses import replace
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
-from textual.content import Content
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Static
@@ -18,6 +17,7 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, Eng
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
@@ -161,7 +161,11 @@ class ConversationScreen(Screen[None]):
         engine, talk = self.context.engine, self.conversation
         kept = " (read only: open in another window)" if talk.read_only else ""
         self.query_one("#title", Static).update(Content(f"{talk.title or 'New chat'}{kept}"))
-        model = "loading the engine" if engine.state == "starting" else engine.names or "no engine"
+        model = (
+            "loading the engine"
+            if engine.state == "starting"
+            else engine.names or ("no engine" if engine.info is None else "Ctrl+L chooses a model")
+        )
         self.query_one("#model", Static).update(Content(model))
         welcome = self.query_one(Welcome)
         empty = not talk.turns
@@ -205,10 +209,11 @@ class ConversationScreen(Screen[None]):
 
     def tell_failure(self, error: EdgeSpecError) -> None:
         """Shows what can be done if there is no answer; the reason is in the answer's place."""
-        if isinstance(error, (EngineDiedError, EndpointLostError)):
+        foreign = self.context.engine.is_foreign
+        if isinstance(error, EngineDiedError) or (isinstance(error, EndpointLostError) and not foreign):
             self.context.engine.lost(error)
         elif isinstance(error, EndpointError) and error.status not in REFUSED:
-            restart = () if self.context.engine.is_foreign else (("F9", "restarts the engine", "restart"),)
+            restart = () if foreign else (("F9", "restarts the engine", "restart"),)
             self.show_banner("", ("Ctrl+R", "asks again", "again"), *restart)
 
     def options(self) -> AnswerOptions:

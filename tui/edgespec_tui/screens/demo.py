@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import ClassVar
 
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.widgets import Static
 
 from edgespec.client.answer import AnswerOptions
@@ -28,6 +27,7 @@ from edgespec_tui.endpoint.attached import AttachedEndpoint
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.screens.race import ALIKE, Lane, Race, Said, bounds
 from edgespec_tui.screens.race_screen import LanesScreen
+from edgespec_tui.terminal.shown_text import Content
 
 COSTS = ("0.6B-F16", "0.14B-F16")  # the first that there is room for
 LANE_S = 20.0  # seconds that each column writes

@@ -7,10 +7,10 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.slash_commands import COMMANDS
 

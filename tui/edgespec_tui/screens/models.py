@@ -9,7 +9,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, ProgressBar, Static
 from textual.widgets.option_list import Option
@@ -17,6 +16,7 @@ from textual.widgets.option_list import Option
 from edgespec.errors import SettingError
 from edgespec_models.shelf.sizes import size_text
 from edgespec_tui.screens.model_shelf import Shelf, ShelfPair
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.key_line import KeyLine
 
 if TYPE_CHECKING:

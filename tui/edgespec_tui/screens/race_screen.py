@@ -8,13 +8,13 @@ from typing import ClassVar
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.content import Content
 from textual.reactive import reactive
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from edgespec.errors import EdgeSpecError
 from edgespec_tui.screens.race import ALIKE, RUNNERS, Lane, Race, Runner, together, verdict
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.answer_body import AnswerSegment
 from edgespec_tui.widgets.growing import DrawingPace
 from edgespec_tui.widgets.key_line import KeyLine

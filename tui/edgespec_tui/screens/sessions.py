@@ -11,7 +11,6 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.content import Content
 from textual.screen import ModalScreen
 from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
@@ -22,6 +21,7 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.search import words_of
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.terminal.shown_text import Content, visible
 from edgespec_tui.widgets.key_line import KeyLine
 
 MOST_FOUND, MOST_LISTED = 200, 1000
@@ -49,7 +49,6 @@ class SessionsScreen(ModalScreen[int | None]):
         """talk: the chat on the screen, which is not deleted here. on_rename: called if that is renamed."""
         super().__init__()
         self._sessions, self._talk, self._on_rename = sessions, talk, on_rename
-        self._deleted: list[tuple[int, str]] = []
         self._renaming: int | None = None
         self._titles: dict[int, str] = {}
         self._soon: Timer | None = None  # searches
@@ -129,7 +128,7 @@ class SessionsScreen(ModalScreen[int | None]):
         if self._renaming is not None:
             title = self.query_one("#sessions-title", Input)
             title.display = True
-            title.value = self._titles[self._renaming]  # all of it is selected: typing replaces it
+            title.value = visible(self._titles[self._renaming])  # all of it is selected: typing replaces it
             title.focus()
 
     def _end_rename(self) -> None:
@@ -157,14 +156,14 @@ class SessionsScreen(ModalScreen[int | None]):
             return
         title = self._titles[id]
         if await self._do(self._sessions.deleted(id), f"Deleted {title!r}. Ctrl+Z restores it."):
-            self._deleted.append((id, title))
+            self._sessions.undoable.append((id, title))
 
     async def action_undo(self) -> None:
         """Restores the chat that was deleted last."""
-        if not self._deleted:
+        if not self._sessions.undoable:
             self._note("Nothing to undo.")
             return
-        id, title = self._deleted.pop()
+        id, title = self._sessions.undoable.pop()
         await self._do(self._sessions.restored(id), f"{title!r} is back.")
 
     async def _do(self, doing: Future[None], done: str) -> bool:

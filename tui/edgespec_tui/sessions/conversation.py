@@ -14,7 +14,7 @@ from typing import Literal
 from edgespec.client.answer import AnswerOptions
 from edgespec.core.values import FinishReason
 from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.endpoint.media import MEDIA, texts_of
+from edgespec_tui.endpoint.media import DIGESTS, MEDIA, texts_of
 
 TurnRole = Literal["user", "assistant"]
 Figure = float | int | str | None
@@ -42,7 +42,7 @@ class Turn:
         """Returns its figures in words, as far as there are any."""
         figures, words = self.figures, []
         if isinstance(n := figures.get("n_tokens"), int) and n:
-            words.append(f"{n} tokens")
+            words.append(f"{n} token{'' if n == 1 else 's'}")
         if isinstance(speed := figures.get("tok_per_s"), float):
             words.append(f"{speed:.1f} tok/s")
         if isinstance(rate := figures.get("acceptance_rate"), float):
@@ -149,5 +149,6 @@ def messages_of(path: Sequence[Turn], system: str) -> list[Message]:
         if turn.text:
             if told and told[-1].role == turn.role == "user":
                 told.pop()
-            told.append(Message(turn.role, turn.text, texts_of(turn.settings, MEDIA)))
+            media = texts_of(turn.settings, MEDIA), texts_of(turn.settings, DIGESTS)
+            told.append(Message(turn.role, turn.text, *media))
     return [Message("system", system), *told] if system else told

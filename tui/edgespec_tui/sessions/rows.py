@@ -216,9 +216,13 @@ def mark_deleted(connection: sqlite3.Connection, id: int, *, at: float | None) -
 
 
 def purge(connection: sqlite3.Connection, ids: Iterable[int], *, before: float) -> None:
-    """Removes the deleted among `ids`, and what was deleted before `before`."""
-    connection.execute("DELETE FROM sessions WHERE deleted < ?", (before,))
-    connection.executemany("DELETE FROM sessions WHERE id = ? AND deleted IS NOT NULL", [(id,) for id in ids])
+    """Removes the deleted among `ids`, and what was deleted before `before`; the index forgets them, too."""
+    gone = connection.execute("DELETE FROM sessions WHERE deleted < ?", (before,)).rowcount
+    for id in ids:
+        one = connection.execute("DELETE FROM sessions WHERE id = ? AND deleted IS NOT NULL", (id,))
+        gone += one.rowcount
+    if gone:  # else the index only notes that they are deleted, and keeps their letters
+        connection.execute("INSERT INTO words (words) VALUES ('optimize')")
 
 
 def copy(source: sqlite3.Connection, into: sqlite3.Connection, id: int) -> None:

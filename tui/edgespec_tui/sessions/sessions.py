@@ -63,6 +63,7 @@ class Sessions:
         self._writing: dict[int, Changes] = {}  # the part that is being written
         self._jobs: deque[tuple[Callable[[sqlite3.Connection], Any], Future[Any], bool]] = deque()
         self._deleted: set[int] = set()
+        self.undoable: list[tuple[int, str]] = []  # deletions of this run that can be undone, with titles
         self._due = math.inf  # when pending changes are written, monotonic
         self._closing = False
         self._unwritten: list[Conversation] = []

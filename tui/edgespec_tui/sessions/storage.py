@@ -190,7 +190,10 @@ class SessionStorage:
         return [talk for talk in found if talk and (talk.turns or talk.draft)]
 
     def close(self) -> None:
-        """Closes the file."""
+        """Closes the file; what was overwritten in it is so on the disk as well."""
+        if self._file is not None:
+            with suppress(sqlite3.Error):  # another program reads it: whoever closes it last does this
+                self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         for connection in (self._file, self._memory):
             if connection is not None:
                 connection.close()

@@ -32,6 +32,7 @@ class Settings:
     """Defaults. None leaves a value to the model or the engine."""
 
     system: str = ""
+    model: str = ""  # of a server of another kind (`--endpoint`)
     max_tokens: int | None = None
     seed: int | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)  # by the names of `NUMBERS`
@@ -139,6 +140,7 @@ def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | 
     numbers = {name: sampling.number(name, number) for name, number in NUMBERS.items()}
     settings = Settings(
         system=chat.text("system"),
+        model=chat.text("model"),
         max_tokens=chat.number("max_tokens", ANSWER["max_tokens"]),
         seed=chat.number("seed", ANSWER["seed"]),
         sampling={name: value for name, value in numbers.items() if value is not None},
@@ -150,7 +152,7 @@ def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | 
         tint=screen.flag("tint", False),
         keys=_keys(tables.get("keys"), complaints, known),
     )
-    chat.end(("system", "max_tokens", "seed"))
+    chat.end(("system", "model", "max_tokens", "seed"))
     sampling.end(NUMBERS)
     speculation.end(("on", "drafter", "draft_length"))
     screen.end(("theme", "panel", "tint"))

@@ -12,7 +12,6 @@ from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
 from edgespec_tui.endpoint.media import is_medium, mark_of
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
-from edgespec_tui.widgets.thumbnail import thumbnail_of
 
 LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
@@ -26,7 +25,7 @@ def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
     room, seen = LARGEST_FILE, set()
     missed: list[str] = []
     media: list[str] = []
-    thumbnails: list[str] = []
+    digests: list[str] = []
     for match in MENTION.finditer(question.text):
         if any(one.start <= match.start() < one.end for one in question.inserts):
             continue  # pasted, not typed
@@ -38,9 +37,9 @@ def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
         elif path not in seen:
             seen.add(path)
             if is_medium(path):
-                mark, block = mark_of(path), f"({path.name})"
+                (mark, digest), block = mark_of(path), f"({path.name})"
                 media.append(str(path.absolute()))
-                thumbnails.append(thumbnail_of(path))
+                digests.append(digest)
             else:
                 said = read_text(path, most=room)
                 room -= len(said.encode())
@@ -48,7 +47,7 @@ def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
             start = len(text) + 2
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), mark, file=True))
-    return QuestionText(text, tuple(inserts), tuple(media), tuple(thumbnails)), missed
+    return QuestionText(text, tuple(inserts), tuple(media), digests=tuple(digests)), missed
 
 
 def _file_named(name: str, *, quoted: bool) -> Path | None:

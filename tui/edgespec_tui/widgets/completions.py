@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
-from textual.content import Content
 from textual.widgets import Static
 
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.slash_commands import COMMANDS
 
 MOST_ENTRIES = 2000  # of a folder that are read

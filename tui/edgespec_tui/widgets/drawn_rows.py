@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
-from textual.content import Content
+
+from edgespec_tui.terminal.shown_text import Content
 
 MARKS = "$text-primary"
 MUTED = "$text 60%"  # $text-muted is not a colour that a text can have

@@ -15,9 +15,10 @@ from itertools import takewhile
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from textual.content import Content, Span
+from textual.content import Span
 from textual.highlight import highlight
 
+from edgespec_tui.terminal.shown_text import Content, visible
 from edgespec_tui.widgets.drawn_rows import MARKS, LineAcross, Listing, Paragraph, Row, Table
 
 MARKDOWN = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -26,6 +27,7 @@ QUOTE = "▌ "
 HEADINGS = {"h1": "bold underline $primary", "h2": "bold $primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike", "link_open": "underline"}
 CODE = "$text-warning on $warning 10%"
+LINE_END = re.compile("\r\n?|\n")  # as Markdown has it; `splitlines` knows further ones
 BREAK = re.compile(r"<br\s*/?>", re.I)
 
 
@@ -59,7 +61,7 @@ def blocks(source: str, *, gap: bool = False, continued: bool = False) -> list[B
 
 def lines_of(text: str) -> list[Block]:
     """Returns a text that is not Markdown as blocks, one for each line, so that few are wrapped anew."""
-    return [Paragraph((Content(line),)) for line in text.split("\n")]
+    return [Paragraph((Content(line),)) for line in LINE_END.split(text)]
 
 
 @dataclass(slots=True)
@@ -85,9 +87,7 @@ class _BlockReader:
 
     def read(self) -> list[Block]:
         """Returns the blocks."""
-        lines = [0]
-        for line in self.source.splitlines(keepends=True):
-            lines.append(lines[-1] + len(line))
+        lines = [0, *(end.end() for end in LINE_END.finditer(self.source)), len(self.source)]
         at = 0
         tokens = iter(MARKDOWN.parse(self.source))
         for token in tokens:
@@ -194,7 +194,7 @@ def inline(token: Token) -> Content:
 @functools.lru_cache(maxsize=32)
 def highlighted(code: str, language: str) -> Content:
     """Returns code in colours; unless it names a language it is left as it is (guessing one takes long)."""
-    return highlight(code, language=language or "text")
+    return highlight(visible(code), language=language or "text")
 
 
 def code_blocks(text: str) -> list[str]:

@@ -5,8 +5,9 @@ One that needs more lines lies over the last ones of the transcript; a click rem
 
 from typing import Literal
 
-from textual.content import Content
 from textual.widgets import Static
+
+from edgespec_tui.terminal.shown_text import Content
 
 Kind = Literal["note", "warning", "error"]
 STYLES: dict[Kind, str] = {"note": "$text-success", "warning": "$text-warning", "error": "$text-error"}

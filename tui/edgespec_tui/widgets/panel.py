@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Sparkline, Static
 
 from edgespec.client.answer import Info
 from edgespec.core.values import BreakEven
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.live_figures import ESTIMATED_FROM, NAMES, LiveFigures
 
 NOTHING = "-"
@@ -71,7 +71,8 @@ def odds_against(even: BreakEven | None) -> str:
 
 def odds_told(figures: LiveFigures | None, info: Info | None) -> str:
     """Says why guesses do not pay, below an answer in which they did not."""
-    gains_little = figures is not None and (figures.speedup or 1.0) < SLIGHT
+    unknown = figures is not None and figures.drafted > 0 and figures.speedup is None  # a short answer
+    gains_little = figures is not None and not unknown and (figures.speedup or 1.0) < SLIGHT
     if not (gains_little and info and figures and figures.speculation):
         return ""
     return odds_against(info.break_even) if figures.n_tokens >= ESTIMATED_FROM or figures.over else ""

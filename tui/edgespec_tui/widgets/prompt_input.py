@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.strip import Strip
 from textual.widgets import TextArea
 
+from edgespec_tui.terminal.shown_text import visible
 from edgespec_tui.widgets.attached_files import mention_of
 from edgespec_tui.widgets.completions import Suggestion, Suggestions, choices
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of, is_large
@@ -243,6 +245,10 @@ class PromptInput(TextArea):
         return self.choices is not None if action == "close_list" else True
 
     # -- how it looks
+
+    def get_line(self, line_index: int) -> Text:
+        """Returns a line as it is shown; what is sent is what was written."""
+        return Text(visible(self.document.get_line(line_index)), end="", no_wrap=True)
 
     def _recompute_cursor_offset(self) -> None:
         """Leaves the cursor where an undo has removed its line: Textual 8.2 moves it after it has looked."""

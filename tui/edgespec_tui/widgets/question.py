@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from edgespec_tui.endpoint.media import MEDIA, THUMBNAILS, texts_of
+from edgespec_tui.endpoint.media import DIGESTS, MEDIA, THUMBNAILS, texts_of
 
 SETTING = "inserts"
 TITLE_LENGTH = 60  # characters
@@ -39,6 +39,7 @@ class QuestionText:
     inserts: tuple[Insert, ...] = ()
     media: tuple[str, ...] = ()  # files that are sent with it
     thumbnails: tuple[str, ...] = ()  # of these
+    digests: tuple[str, ...] = ()  # of these
 
     def parts(self) -> Iterator[tuple[str, Insert | None]]:
         """Yields what was typed, each with the insert after it; the last has none."""
@@ -75,7 +76,8 @@ class QuestionText:
     def settings(self) -> dict[str, str]:
         """Returns what its turn saves of it."""
         told = [[one.start, one.end, one.mark, one.file] for one in self.inserts]
-        media = {MEDIA: json.dumps(self.media), THUMBNAILS: json.dumps(self.thumbnails)} if self.media else {}
+        lists = {MEDIA: self.media, THUMBNAILS: self.thumbnails, DIGESTS: self.digests}
+        media = {name: json.dumps(texts) for name, texts in lists.items()} if self.media else {}
         return {**media, SETTING: json.dumps(told)} if told else media
 
 
@@ -111,7 +113,7 @@ def question_of(text: str, settings: Mapping[str, object]) -> QuestionText:
         right = _in_order(found, len(text))
     except (ValueError, TypeError):
         right = False
-    kept = texts_of(settings, MEDIA), texts_of(settings, THUMBNAILS)
+    kept = (texts_of(settings, name) for name in (MEDIA, THUMBNAILS, DIGESTS))
     return QuestionText(text, tuple(found) if right else (), *kept)
 
 

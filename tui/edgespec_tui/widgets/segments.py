@@ -6,6 +6,7 @@ not interrupted: before a top-level block, before an item of a long list, or in 
 opened again in the next segment.
 """
 
+import re
 from dataclasses import dataclass
 
 from markdown_it.token import Token
@@ -18,6 +19,7 @@ MOST_CODE_LINES = 60
 MOST_ROWS = 40  # of a table
 MOST_CHARACTERS = 3000  # of a paragraph
 WINDOW = 8000  # characters that are searched for one cut
+WITH_END = re.compile("[^\r\n]*(?:\r\n?|\n|$)")  # a line as Markdown has it
 LOOK_EVERY = 600  # characters: how often a growing segment is searched
 
 
@@ -29,7 +31,7 @@ def find_cut(source: str) -> tuple[int, str]:
     source = source[:WINDOW]
     tokens = MARKDOWN.parse(source)
     top = [token for token in tokens if token.level == 0 and token.nesting >= 0 and token.map]
-    lines = source.splitlines(keepends=True)
+    lines = [line for line in WITH_END.findall(source) if line]
     for number, token in enumerate(top):
         assert token.map is not None
         if number >= MOST_BLOCKS:

@@ -7,13 +7,14 @@ from itertools import zip_longest
 from pathlib import Path
 
 from textual.color import Color
-from textual.content import Content
 from textual.style import Style
 from textual.widgets import Static
 
 from edgespec_tui.endpoint.media import gone, is_picture
+from edgespec_tui.terminal.shown_text import Content
 
 WIDEST, HIGHEST = 32, 16  # pixels; two of them are a character
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "AVIF", "BMP")  # whatever a file is called
 MOST_PIXELS = 64_000_000  # of a file, as the server reads it
 
 
@@ -24,22 +25,25 @@ def thumbnail_of(path: Path) -> str:
     from PIL import Image, ImageOps  # late: few questions have pictures
 
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             if image.width * image.height > MOST_PIXELS:
                 return ""
             image.draft("RGB", (4 * WIDEST, 4 * HIGHEST))
             small = ImageOps.exif_transpose(image).convert("RGB")
-    except (OSError, SyntaxError, ValueError, LookupError, TypeError, Image.DecompressionBombError):
-        return ""  # the server says what is wrong with it
-    small.thumbnail((WIDEST, HIGHEST))
+            small.thumbnail((WIDEST, HIGHEST))
+    except Exception:  # readers of formats raise whatever there is; the server says what is wrong with it
+        return ""
     return f"{small.width} {base64.b64encode(small.tobytes()).decode()}"
 
 
 class Thumbnail(Static):
     """A picture of a question, and a line where its file is gone."""
 
-    def __init__(self, kept: str, file: str) -> None:
-        lost = f"{Path(file).name} is no longer there" if gone((file,)) else ""
+    def __init__(self, kept: str, file: str, digest: str) -> None:
+        there = Path(file).is_file()
+        found = there and not gone((file,), (digest,))
+        why = "has changed and is no longer sent" if there else "is no longer there"
+        lost = "" if found else f"{Path(file).name} {why}"
         lines = [*half_blocks(kept), *filter(None, [Content.styled(lost, "$text-warning")])]
         super().__init__(Content("\n").join(lines))
         self.display = bool(lines)

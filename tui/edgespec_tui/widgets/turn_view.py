@@ -7,16 +7,16 @@ from typing import ClassVar, Literal
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.content import Content
 from textual.message import Message
 from textual.widgets import Collapsible, Static
 
 from edgespec_tui.sessions.conversation import Turn
+from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.answer_body import AnswerBody
 from edgespec_tui.widgets.block_rows import BlockRows
 from edgespec_tui.widgets.growing import Growing
 from edgespec_tui.widgets.markdown_blocks import lines_of
-from edgespec_tui.widgets.question import question_of
+from edgespec_tui.widgets.question import QuestionText, question_of
 from edgespec_tui.widgets.thumbnail import Thumbnail
 
 TurnAction = Literal["copy", "edit", "again", "go_on", "branch", "older", "newer"]
@@ -91,8 +91,7 @@ class QuestionView(TurnView):
         self._folded = bool(question.inserts) or self._rest > 0
         self._said = BlockRows(lines_of(self._short))
         self._more = Static("", classes="more")
-        kept = (*question.thumbnails, *[""] * len(question.media))  # older chats have none
-        self._pictures = [Thumbnail(*of) for of in zip(kept, question.media, strict=False)]
+        self._pictures = pictures_of(question)
 
     def compose(self) -> ComposeResult:
         yield self._top(Static(self._head("You"), classes="who"), "copy", "edit", "branch")
@@ -102,6 +101,14 @@ class QuestionView(TurnView):
         yield self._more
         self._more.display = self._folded
         self._show_more(folded=True)
+
+    async def show_pictures(self, turn: Turn) -> None:
+        """Shows the small copies of its pictures, which were made since."""
+        self.turn = turn
+        if self.is_attached:
+            row = self.query_one(".pictures", Horizontal)
+            await row.remove_children()
+            await row.mount_all(pictures_of(question_of(turn.text, turn.settings)))
 
     def action_reasoning(self) -> None:
         """Opens what is folded, or closes it."""
@@ -115,6 +122,13 @@ class QuestionView(TurnView):
         does = "show all of it" if folded else "fold it again"
         fold = Content.from_markup("$rest[@click=focused.reasoning]o $does[/]", rest=rest, does=does)
         self._more.update(fold)
+
+
+def pictures_of(question: QuestionText) -> list[Thumbnail]:
+    """Returns the small copies of a question's pictures; older chats lack some, and digests."""
+    n = len(question.media)
+    kept, digests = ((*all, *[""] * n)[:n] for all in (question.thumbnails, question.digests))
+    return [Thumbnail(*of) for of in zip(kept, question.media, digests, strict=True)]
 
 
 class AnswerView(TurnView):

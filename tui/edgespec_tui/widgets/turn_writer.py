@@ -81,7 +81,8 @@ class TurnWriter:
 
     def lost(self) -> str:
         """Returns the names of files that should go with the question and are no longer there."""
-        return ", ".join(gone(file for message in self.fitting.messages for file in message.media))
+        told = self.fitting.messages
+        return ", ".join(name for message in told for name in gone(message.media, message.digests))
 
     async def run(self, screen: AnswerScreen) -> None:
         """Streams the answer; `turn` is then the final one, also if it was cancelled or failed."""

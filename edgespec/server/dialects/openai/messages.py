@@ -104,6 +104,9 @@ class RequestMessage(Fields):
         said = content if isinstance(content, str) else [part.as_text(reads, media) for part in parts]
         role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
         extra = dict(self.model_extra or {})
+        if extra.get("audio") and not content and not self._calls():
+            sentence = "a message has only the id of a sound (audio), which is not stored here: send its text"
+            raise invalid("messages", sentence)
         if self.role == "function":
             extra.setdefault("tool_call_id", _older_id(extra.get("name")))
         return {**extra, "role": role, "content": said or "", **self._calls()}
