@@ -20,6 +20,7 @@ from commands import EDGESPEC, edgespec, in_process, posix, refused
 from in_terminal import Terminal
 
 from edgespec.commands import cli, flags
+from edgespec.commands.status_line import QUIET_S, StatusLine
 from edgespec.errors import GrammarError
 from edgespec.pairs.files import rope
 
@@ -475,3 +476,20 @@ def test_a_wrong_regular_expression_is_told_before_a_model_is_loaded(wrong: str,
     (tmp_path / "no.gguf").write_bytes(b"this would be told first")
     with pytest.raises(GrammarError, match="^the regular expression cannot be used: "):
         cli.run_command(["run", "--target", str(tmp_path / "no.gguf"), "--regex", wrong, "hi"])
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`verify` in a pipe was silent for 107 s, and `plan` without a hub for 63."""
+    monkeypatch.setattr(StatusLine, "spoke", -QUIET_S)
+    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    for text in ("reading headers ...", "measuring ..."):
+        with StatusLine(lines=True) as line:
+            line.show(text)
+    assert capsys.readouterr().err == "reading headers ...\n"
+    monkeypatch.setattr("time.monotonic", lambda: QUIET_S)
+    StatusLine().show("measuring ...")
+    assert not capsys.readouterr().err
+    StatusLine(lines=True).show("measuring ...")
+    assert capsys.readouterr().err == "measuring ...\n"

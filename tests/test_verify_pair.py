@@ -367,3 +367,13 @@ def test_ctrl_c_stops_it_cleanly() -> None:
     assert process.returncode == isolate.INTERRUPTED
     assert out == b""
     assert err in (b"edgespec: stopped, so nothing is decided\n", b"")  # b"": it was still loading
+
+
+def test_too_few_texts_prove_nothing_and_say_how_much_they_would_show() -> None:
+    """It called a pair lossless after texts of 8 tokens, which a rule that is wrong 1 time in 33 passes."""
+    few = replace(TEXT, n_tokens=8)
+    report = replace(REPORT, greedy=(few,), seeded=(few,))
+    assert report.exit_code == UNDECIDED and report.visible == pytest.approx(1 - 0.1 ** (1 / 16))
+    assert "wrong less often than 1 time in 7" in report.verdict()
+    assert "1 guess in 42 wrongly would be found" in " ".join(REPORT.lines(1000))
+    assert replace(REPORT, greedy=(few,) * 5, seeded=(few,) * 5).exit_code == LOSSLESS

@@ -67,6 +67,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plans each pair; returns 0 if at least one could be, else 1."""
+    StatusLine.begin()
     settings = _settings(arguments)
     names = _names(arguments)
     found = []
@@ -118,7 +119,8 @@ def _names(arguments: argparse.Namespace) -> list[str]:
 
 
 def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -> Planned:
-    StatusLine().show(f"{name}: reading headers ...")
+    line = StatusLine(lines=not arguments.json)
+    line.show(f"{name}: reading headers ...")
     try:
         if arguments.target:
             heads = local_pair(arguments.target, arguments.draft)
@@ -126,7 +128,7 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
             heads = named_pair(name, arguments.draft, settings)
 
         def stage(text: str) -> None:
-            StatusLine().show(f"{heads.name}: {text} ...")
+            line.show(f"{heads.name}: {text} ...")
 
         for placed, model in ((settings.placement, heads.target), (settings.draft_placement, heads.draft)):
             placed.check(model or heads.target)

@@ -170,7 +170,8 @@ def run(arguments: argparse.Namespace) -> int:
     ):  # else it may change between two texts, and where flash attention is on, digits
         arguments.threads = threads_wanted()
     with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
-        with StatusLine() as line:
+        with StatusLine(lines=not arguments.json) as line:
+            StatusLine.begin()
             report = run_checks(
                 pair,
                 Effort(arguments.seconds),

@@ -17,6 +17,7 @@ BELIEVABLE = 0.2
 The largest change seen of a sound build is 0.09 (Q8_0 after 560 tokens). A single lost cell, of 64 or of 560,
 changes at least 0.12; three of four such faults change more than this limit.
 """
+SEEN = 0.03  # share of wrongly judged guesses that the texts have to show: a rule that is wrong 1 time in 33
 SHOWN = 5  # differences listed one by one
 
 
@@ -59,6 +60,12 @@ class Report:
             found.append(f"a logit of a batch is {worst:.3g} off, which is more than rounding explains")
         return found
 
+    @property
+    def visible(self) -> float:
+        """The share of wrongly judged guesses that 9 of 10 such comparisons of texts would show; 1: none."""
+        judged = sum(min(c.drafted, c.n_tokens) for c in (*self.greedy, *self.seeded))
+        return 1 - float(0.1 ** (1 / judged)) if judged else 1.0
+
     def gaps(self) -> list[str]:
         """Returns what could not be checked, a phrase each."""
         found = []
@@ -67,6 +74,11 @@ class Report:
                 found.append(f"there was no time for {name} texts")
             elif not any(c.drafted for c in compared):
                 found.append(f"nothing was guessed in the {name} texts")
+        if not found and self.visible > SEEN:
+            found.append(
+                f"the texts are too few to find a rule that is wrong less often than 1 time in "
+                f"{1 / self.visible:.0f}"
+            )
         if not self.fits:
             found.append("there was no time for samples")
         elif not any(fit.visible < 1 for fit in self.fits):
@@ -95,8 +107,9 @@ class Report:
                 "a batch rounds differently from a single token, and the samples have the model's own "
                 "distribution."
             )
+        to_the_byte = ", to the byte by design" if self.byte_identical else ""
         return (
-            f"LOSSLESS: all {len(texts)} texts are those without a draft, token for token, "
+            f"LOSSLESS{to_the_byte}: all {len(texts)} texts are those without a draft, token for token, "
             "and the samples have the model's own distribution."
         )
 
@@ -143,6 +156,11 @@ class Report:
             f"Drafted by {', '.join(drafters)}: {accepted:,} of {drafted:,} guesses accepted. Compared token "
             "by token, so there are no false alarms.",
         ]
+        if self.visible < 1:
+            body.append(
+                f"9 of 10 rules that judge 1 guess in {1 / self.visible:.0f} wrongly would be found, greedy "
+                "and seeded texts together."
+            )
         for c in apart[:SHOWN]:
             assert c.difference
             d = c.difference
