@@ -26,7 +26,7 @@ async def test_a_small_window_shows_whole_keys_and_the_input() -> None:
         for _ in range(4):
             await it.pilot.press("pagedown")
         await it.until(lambda: "F1" in it.text(), "all that the welcome says can be reached")
-        await it.pilot.press("f1")
+        await it.pilot.press("f1", "pagedown", "pagedown")
         await it.until(
             lambda: "      Answer the last question  " in it.text() and "\n│      again" in it.text()
         )
