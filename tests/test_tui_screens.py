@@ -461,6 +461,30 @@ async def test_keys_are_remapped_and_help_shows_where_they_went() -> None:
 
 
 @on_a_loop
+async def test_words_are_found_in_the_open_chat_and_scrolled_to() -> None:
+    """Only the list of chats could be searched: who looked for a place in a long chat scrolled."""
+    long = "\n\n".join(f"Paragraph {n} of the answer." for n in range(60))
+    answers = [long, "A Needle here.", *["another"] * 4]
+    async with driven(ChatApp(FakeEndpoint(answers=answers)), size=(100, 24)) as it:
+        for n in range(6):
+            await it.ask(f"question {n}")
+        assert "Needle" not in it.text()
+        await it.pilot.press("alt+w", *"needle")
+        await it.until(lambda: "1 of 1: A Needle here." in it.text() and " A Needle here." in it.text())
+        await it.pilot.press(*["backspace"] * 6, *"paragraph 3")
+        await it.until(lambda: "11 of 11" in it.text() and "Paragraph 39 of" in it.text(), "the newest")
+        await it.pilot.press("enter")
+        await it.until(lambda: "10 of 11" in it.text() and "Paragraph 38 of" in it.text(), "the one above")
+        await it.pilot.press("down", "down")
+        await it.until(lambda: "1 of 11" in it.text() and "Paragraph 3 of" in it.text(), "round and round")
+        await it.pilot.press("x")
+        await it.until(lambda: "Nothing found." in it.text())
+        await it.pilot.press("escape", *"typed")
+        await it.until(lambda: it.chat.prompt.text == "typed" and "Nothing found" not in it.text())
+        assert not it.chat.answering and len(it.texts()) == 12
+
+
+@on_a_loop
 async def test_help_begins_with_how_to_ask() -> None:
     """It began with the key that copies code; Enter was in its lower half."""
     async with driven(ChatApp(FakeEndpoint())) as it:

@@ -17,6 +17,7 @@ from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.settings.settings import AppNames
 from edgespec_tui.settings.themes import THEMES
 from edgespec_tui.widgets.answer_body import CodeFence
+from edgespec_tui.widgets.find_bar import FindBar
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.turn_view import TurnView
 
@@ -26,6 +27,7 @@ PLACES = (
     PromptInput,
     TurnView,
     CodeFence,
+    FindBar,
     SessionsScreen,
     ModelsScreen,
     RaceScreen,

@@ -24,6 +24,7 @@ from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.answer_body import CodeFence
 from edgespec_tui.widgets.attached_files import NAMED, read_file, with_files
 from edgespec_tui.widgets.external_editor import edited
+from edgespec_tui.widgets.find_bar import FindBar
 from edgespec_tui.widgets.markdown_blocks import last_code
 from edgespec_tui.widgets.panel import odds_against
 from edgespec_tui.widgets.prompt_input import PromptInput
@@ -54,6 +55,7 @@ class ChatScreen(ConversationScreen):
         key("chat.saved", "ctrl+s", "Saved?", "Where this chat is saved"),
         key("chat.edit_answer", "alt+a", "Edit last answer", "Edit the last answer in your own words"),
         key("chat.go_on", "alt+c", "Continue the answer", "Continue the last answer from where it ended"),
+        key("chat.find", "alt+w", "Find", "Search in this chat"),
         key("chat.editor", "f10,alt+e", "Editor", "Write the question in your editor"),
         key("chat.scroll_up", "pageup", "Scroll up", "A page up", first=True),
         key("chat.scroll_down", "pagedown", "Scroll down", "A page down", first=True),
@@ -232,6 +234,16 @@ class ChatScreen(ConversationScreen):
         """Continues the last answer from where it ended."""
         if (answer := self._last("assistant")) is not None:
             await self._try(self.answers.go_on(answer))
+
+    def action_find(self) -> None:
+        """Searches in this chat."""
+        self.query_one(FindBar).begin(self.conversation.path())
+
+    async def on_find_bar_found(self, event: FindBar.Found) -> None:
+        await self.transcript.reveal(event.place.turn, event.place.share)
+
+    def on_find_bar_left(self) -> None:
+        self.prompt.focus()
 
     def action_editor(self) -> None:
         """Opens the input in the editor that VISUAL or EDITOR names."""

@@ -20,6 +20,7 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.attached_files import Mention
 from edgespec_tui.widgets.completions import ChoiceList
+from edgespec_tui.widgets.find_bar import FindBar
 from edgespec_tui.widgets.growing import Column
 from edgespec_tui.widgets.key_line import KeyLine
 from edgespec_tui.widgets.notice_line import SECONDS, Kind, NoticeBlock, NoticeLine
@@ -66,6 +67,7 @@ class ConversationScreen(Screen[None]):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
                     yield Static("", id="files")
+                    yield FindBar()
                     yield NoticeLine()
                     yield ChoiceList()
                     yield self.prompt

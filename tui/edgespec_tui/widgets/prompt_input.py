@@ -226,8 +226,9 @@ class PromptInput(TextArea):
         if number < len(self._files):
             one, text = self._files[number], self.text
             end = one.end + (text[one.end : one.end + 1] == " ")
-            start, end = map(self.document.get_location_from_index, (one.start, end))
-            self._replace_via_keyboard("", start, end)
+            lines = [text[:at].split("\n") for at in (one.start, end)]
+            start, end_at = ((len(above) - 1, len(above[-1])) for above in lines)
+            self._replace_via_keyboard("", start, end_at)
             self.focus()
 
     def _show(self, found: Suggestions | None) -> None:

@@ -30,6 +30,7 @@ COMMANDS = (
     SlashCommand("/clear", "", "start a new chat; the old one is kept", "app.new"),
     SlashCommand("/rename", "TITLE", "give this chat a title"),
     SlashCommand("/sessions", "", "list, search, rename and delete chats", "app.sessions"),
+    SlashCommand("/find", "", "search in this chat", "find"),
     SlashCommand("/export", "[FILE]", "write this chat to a file: .md or .json"),
     SlashCommand("/race", "[TEXT]", "answer plain and with speculation, in turn"),
     SlashCommand("/demo", "", "show in a minute what speculation is for", "demo"),

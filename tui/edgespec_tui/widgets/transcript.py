@@ -108,6 +108,20 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
         finally:
             self._reaching = False
 
+    async def reveal(self, id: int, share: float) -> None:
+        """Scrolls to a place in a turn. share: of its text before that place."""
+        if id not in {turn.id for turn in self._path}:
+            return
+        while (view := self.view_of(id)) is None:
+            await self.show_earlier()
+        while isinstance(view, AnswerView) and view.body.has_more:
+            await view.body.show_more()
+        self.call_after_refresh(self._scroll_within, view, share)
+
+    def _scroll_within(self, view: TurnView, share: float) -> None:
+        row = view.virtual_region.y + round(share * view.size.height)
+        self.scroll_to(y=max(0, row - self.size.height // 2), animate=False)
+
     def view_of(self, id: int) -> TurnView | None:
         """Returns the widget of a turn; None if it has none."""
         return next((view for view in self.query(TurnView) if view.turn.id == id), None)
