@@ -264,8 +264,17 @@ def measured(**changes: Any) -> dict[str, Any]:
         "plain_tok_per_s": 10.0, "tok_per_s": 15.0, "drafted": 100, "accepted": 70, "acceptance_rate": 0.7,
         "speedup": {"value": 1.5, "low": 1.3, "high": 1.7, "n": 8}, "prompts": 8, "others": 0.0,
         "sources": {"model": 70, "target": 50}, "target_s": {"1": 0.1, "2": 0.11, "4": 0.13}, "draft_s": 0.01,
+        "flash_attention": {"target": None, "draft": None},
     }  # fmt: skip
     return said | changes
+
+
+@pytest.mark.parametrize(
+    ("flash", "text"), [(True, "is on: digits depend"), (False, "is off: digits do not")]
+)
+def test_what_digits_depend_on_is_reported(flash: bool, text: str) -> None:
+    found, *_ = pair_checks.judged(measured(flash_attention={"target": flash}), has_draft=True)
+    assert found.topic == "attention" and text in found.text and "--byte-identical" in found.text
 
 
 def test_speculation_that_pays_is_said_to_pay() -> None:
@@ -323,7 +332,8 @@ def test_what_cannot_be_run_is_a_problem() -> None:
 def test_the_measurement_is_one_of_the_real_thing(tiny_target: Path, tiny_draft: Path) -> None:
     found = speculation(tiny_target, tiny_draft, PairSettings(remember=False), 0.5)
     assert found and not problems(found)
-    assert all("speculation" in finding.topic for finding in found)
+    assert found[0].topic == "attention" and found[0].facts.keys() == {"target", "draft"}
+    assert all("speculation" in finding.topic for finding in found[1:])
     speeds = found[-1].facts
     assert speeds.get("plain_tok_per_s", 1) > 0 and speeds.get("prompts", 1) >= 1
 

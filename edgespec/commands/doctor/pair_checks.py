@@ -173,10 +173,21 @@ def judged(said: dict[str, Any], *, has_draft: bool) -> list[Finding]:
     if not said["prompts"] or said["plain_tok_per_s"] is None:
         remedy = "allow more time with --seconds"
         return [note("speculation", "nothing could be measured in this time", remedy, **said)]
-    found = [_on(said, has_draft)]
+    found = [*_attention(said["flash_attention"]), _on(said, has_draft)]
     if said["drafted"]:
         found.append(_pays(said))
     return found
+
+
+def _attention(chosen: dict[str, bool | None]) -> list[Finding]:
+    """Says whether the target has flash attention on the processor, and what that means for its digits."""
+    flash = chosen["target"]
+    if flash is None:  # a card decides
+        return []
+    text = "flash attention is on: digits depend on the number of threads, which stays within a text"
+    if not flash:
+        text = "flash attention is off: digits do not depend on the number of threads"
+    return [good("attention", f"{text}; --byte-identical rules out all such differences", **chosen)]
 
 
 def _on(said: dict[str, Any], has_draft: bool) -> Finding:

@@ -107,8 +107,9 @@ class Report:
                 "a batch rounds differently from a single token, and the samples have the model's own "
                 "distribution."
             )
+        to_the_byte = ", to the byte by design" if self.byte_identical else ""
         return (
-            f"LOSSLESS: all {len(texts)} texts are those without a draft, token for token, "
+            f"LOSSLESS{to_the_byte}: all {len(texts)} texts are those without a draft, token for token, "
             "and the samples have the model's own distribution."
         )
 
