@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not any(planned.plan for planned in found) and not arguments.json:
         raise EdgeSpecError(found[0].trouble)
     if left_out:
-        print(f"edgespec: {left_out} more pairs were left out: the hub has them", file=sys.stderr)
+        print(f"edgespec: not planned, as their files are on the hub: {left_out} more", file=sys.stderr)
     print(report.document(found) if arguments.json else "\n".join(report.lines(found)))
     return int(not any(planned.plan for planned in found))
 
