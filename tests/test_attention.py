@@ -15,10 +15,11 @@ from edgespec.core.loop import Want
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.engine.measuring import measure_costs
 from edgespec.engine.pair import Pair
-from edgespec.llama import attention
+from edgespec.llama import attention, attention_timing
 from edgespec.llama.attention import CELLS, PROMPT_ROWS, ROWS, Attention, attention_of, with_attention
 from edgespec.llama.attention_timing import Shape, time_attention
 from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.ggml import libraries
 from edgespec.llama.model import Model
 from edgespec.llama.thread_count import Threads
 from edgespec.pairs.settings import PairSettings
@@ -83,8 +84,8 @@ def test_what_is_measured_decides_for_a_context(model: Model, monkeypatch: pytes
     assert resolved(model).flash_attention is False
     measured(monkeypatch, Attention(WIDE.plain, WIDE.flash))
     assert resolved(model).flash_attention is True
-    measured(monkeypatch, None)
-    assert resolved(model).flash_attention is False, "a build that cannot be timed"
+    measured(monkeypatch, None)  # a build that cannot be timed
+    assert not resolved(model).flash_attention and resolved(model, n_seq=4, n_rows=4).flash_attention
 
 
 @pytest.mark.parametrize("given", [True, False])
@@ -143,6 +144,14 @@ def test_attention_is_really_timed_both_ways() -> None:
     found = time_attention(Shape(32, 32, 4, 2), [(1, 64), (4, 256)], 1)
     assert found and all(set(kind) == {(1, 64), (4, 256)} for kind in found)
     assert all(0 < seconds < 1 for kind in found for seconds in kind.values())
+
+
+def test_a_machine_without_memory_for_it_times_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    base = libraries()[1]
+    assert time_attention(Shape(32, 32, 4, 2), [(1, 64)], 1)
+    monkeypatch.setattr(base, "ggml_backend_alloc_ctx_tensors", lambda context, backend: None)
+    monkeypatch.setattr(attention_timing, "_functions", lambda: base)
+    assert time_attention(Shape(32, 32, 4, 2), [(1, 64)], 1) is None
 
 
 def test_latent_attention_is_timed_with_its_values_among_the_keys() -> None:

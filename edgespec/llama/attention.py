@@ -93,7 +93,7 @@ def with_attention(model: Model, settings: ContextSettings) -> ContextSettings:
         if not fits or settings.kv_type not in FLOATS or model.architecture in NEEDED:
             return replace(settings, flash_attention=True)
         attention = attention_of(header)
-        if attention and attention.flash_pays(settings.n_seq):
+        if attention.flash_pays(settings.n_seq) if attention else settings.n_seq > 1:
             return replace(settings, flash_attention=True)
     return replace(settings, flash_attention=False, chunk=chunk)
 

@@ -7,7 +7,7 @@ import ctypes
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,16 +39,18 @@ def time_attention(
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]] | None:
     """Returns the seconds of each (rows, cells) of a plan: with flash attention, and without.
 
-    Both are timed in turn, so that a slow moment hits both. None if this build has no processor to time.
+    Both are timed in turn, so that a slow moment hits both. None if this build has no processor to time, or
+    the machine no memory for it.
     """
-    with _processor(threads) as compute:
+    with suppress(MemoryError), _processor(threads) as compute:
         if compute is None:
             return None
         found: tuple[dict[tuple[int, int], float], ...] = ({}, {})
         for rows, cells in plan:
             for of, seconds in zip(found, _both(compute, shape, rows, cells), strict=True):
                 of[rows, cells] = seconds
-    return found[0], found[1]
+        return found[0], found[1]
+    return None
 
 
 @contextmanager
@@ -103,6 +105,8 @@ def _graph(
         inputs += read
     buffer = base.ggml_backend_alloc_ctx_tensors(context, backend)
     try:
+        if not buffer:
+            raise MemoryError
         for tensor, data in inputs:
             _set(base, tensor, data)
 
@@ -114,7 +118,8 @@ def _graph(
 
         yield run
     finally:
-        base.ggml_backend_buffer_free(buffer)
+        if buffer:
+            base.ggml_backend_buffer_free(buffer)
         base.ggml_free(context)
 
 
