@@ -143,10 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
         if wanted.peer:
             settings = _peer_settings(arguments, pair, wanted.peer)
             theirs = peers.enter_context(PeerTaker(settings, lines, asked, tokens, interrupt))
-        began = time.monotonic()
-        ours.warm_up(units[0])
-        share = sum(not line.peer for line in units[0].lines) / len(units[0].lines)
-        length = affordable(asked.max_tokens, wanted.seconds * share, time.monotonic() - began)
+        length = _warmed_up(ours, units[0], wanted.seconds)
         ours.asked = replace(asked, max_tokens=length)
         if theirs:
             theirs.asked = ours.asked
@@ -237,6 +234,14 @@ def _others_note(measured: Measured, before: float) -> str:
         return ""
     worst = max([before, *measured.others])
     return f"other programs kept {during:.1f} cores busy (at worst {worst:.1f}): take these figures with care"
+
+
+def _warmed_up(ours: PairTaker, unit: Unit, seconds: float) -> int:
+    """Returns how long answers may be, from what warming up took."""
+    began = time.monotonic()
+    ours.warm_up(unit)
+    share = sum(not line.peer for line in unit.lines) / len(unit.lines)
+    return affordable(ours.asked.max_tokens, seconds * share, time.monotonic() - began)
 
 
 def affordable(most: int, budget_s: float, warm_up_s: float) -> int:
