@@ -23,6 +23,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 ├── EngineDiedError            the process that runs llama.cpp was ended by a signal
 ├── MachineLostError           another machine, which evaluates layers, is not there or went away
 ├── DownloadError              a model cannot be had from the hub
+│   └── HubLostError           the hub does not answer at all
 ├── SessionError               a kept conversation cannot be found, read or written
 ├── EndpointError              a server refuses, or fails
 │   └── EndpointLostError      a server is not there, or went away in the middle
@@ -140,6 +141,10 @@ class MachineLostError(EdgeSpecError):
 
 class DownloadError(EdgeSpecError):
     """The hub cannot provide a model, or a file is not what the hub says."""
+
+
+class HubLostError(DownloadError):
+    """The hub does not answer, whatever it is asked for."""
 
 
 class EndpointError(EdgeSpecError):

@@ -187,3 +187,10 @@ def test_nonsense_is_refused_in_one_sentence(wrong: list[str], named: str) -> No
 
 def test_a_missing_model_is_told(tmp_path: Path) -> None:
     assert "there is no file" in refused("bench", "--target", tmp_path / "none.gguf", *QUICK, code=1)
+
+
+def test_answers_are_as_long_as_the_first_comparison_has_time_for() -> None:
+    """Where a token took half a second, the first comparison alone took 68 s "of 20 at most"."""
+    assert command.affordable(64, budget_s=20, warm_up_s=8) == 20  # of 8 tokens on every line
+    assert command.affordable(64, budget_s=20, warm_up_s=0.1) == 64
+    assert command.affordable(64, budget_s=1, warm_up_s=60) == command.FEWEST_STEPS + 1

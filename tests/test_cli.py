@@ -23,6 +23,8 @@ from edgespec.commands import cli, flags
 from edgespec.commands.status_line import QUIET_S, StatusLine
 from edgespec.errors import GrammarError
 from edgespec.pairs.files import rope
+from edgespec.pairs.shown_name import shown_name
+from edgespec_models import tiny
 
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]
 QUICK = ["--threads", "1", "-n", "24", "--seed", "1"]
@@ -428,6 +430,32 @@ def test_without_a_command_the_commands_are_listed() -> None:
     assert not done.stdout
     for command in ("run", "chat", "serve", "pull", "bench", "verify"):
         assert f"\n    {command} " in done.stderr.decode()
+
+
+def test_a_misspelt_flag_is_named_with_the_nearest_and_not_what_follows_it() -> None:
+    """In `--temprature 1 hi`, 1 was taken for the prompt and `hi` for what is wrong."""
+    said = refused("run", "--temprature", "1", "hi")
+    assert "there is no flag --temprature: did you mean --temperature?" in said and "hi;" not in said
+    assert "unrecognized arguments: there" in refused("run", "hi", "there")
+
+
+def test_the_help_of_run_begins_with_everyday_flags() -> None:
+    """-n was below a hundred lines on files and devices."""
+    code, out, _ = in_process("run", "--help")
+    assert code == 0 and 0 < out.index("--max-tokens") < out.index("--json-schema") < out.index("--pair")
+    assert len(out[: out.index("--max-tokens")].splitlines()) < 25
+
+
+def test_no_pair_to_remove_is_no_reason_to_pull_one() -> None:
+    """`edgespec rm nope` advised `edgespec pull nope`."""
+    said = refused("rm", "nope")
+    assert "no pair 'nope' is installed (installed: none): `edgespec list`" in said and "pull" not in said
+
+
+def test_the_embedded_pair_is_called_so_while_it_is_loaded(target: Path) -> None:
+    """It was "loading target.gguf"."""
+    assert shown_name(tiny.target_path()) == "the embedded pair"
+    assert shown_name(tiny.draft_path()) == "its draft" and shown_name(target) == target.name
 
 
 def test_version_and_help_name_the_program() -> None:

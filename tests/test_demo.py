@@ -25,6 +25,7 @@ from edgespec.errors import EdgeSpecError
 from edgespec.pairs import grown
 from edgespec.pairs.grown import Cost, costs_of, first_that_fits
 from edgespec.system.config import cache_folder
+from edgespec.system.other_programs import Others
 from edgespec_tui import demo_app
 from edgespec_tui.app import ChatApp
 from edgespec_tui.demo_app import DemoApp
@@ -46,6 +47,7 @@ from edgespec_tui.screens.race import ALIKE, Race, Said
 GB = 10**9
 BIG, SMALL = Cost("0.6B-F16", 1_256_000_000, 1_256_000_000), Cost("0.14B-F16", 292_000_000, 292_000_000)
 FAST = FakeEndpoint(answers=["some words to say " * 20], tok_per_s=6000, plain_tok_per_s=3000)
+SLOW = FakeEndpoint(answers=["some words to say " * 20], tok_per_s=1, plain_tok_per_s=1)
 
 
 def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
@@ -301,6 +303,21 @@ def test_without_a_terminal_the_demo_says_in_lines_what_it_shows(
     assert "Making a pair ..." in out and "as slow as a model of 0.6B" in out
     assert re.search(r"Plain decoding: 0\.\d s, \d+ tokens, .* tok/s; With speculation, 50% accepted: ", out)
     assert "x faster with speculation, measured here just now" in out and "edgespec import" in out
+
+
+def test_on_a_busy_machine_the_lines_say_so_before_and_after_and_end_in_time(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """184 s, then "too few tokens", without a word on what kept the machine busy."""
+    monkeypatch.setattr(demo, "Preparation", lambda tell: Ready(tell, SLOW))
+    monkeypatch.setattr(Others, "cores", lambda self: 1.5)
+    monkeypatch.setattr(demo_app, "FIRST_LOOK_S", 0.0)
+    monkeypatch.setattr(demo_app, "READING_S", 0.1)
+    assert demo_app.show(argparse.Namespace(plain=True, seconds=0.1)) == 0
+    out = capsys.readouterr().out
+    assert "Other programs keep 1.5 cores busy" in out and "0 s at most" in out
+    assert "Too few tokens to measure" in out or "Nothing was guessed" in out
+    assert "Other programs kept 1.5 cores busy" in out
 
 
 def test_a_time_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

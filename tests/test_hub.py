@@ -348,3 +348,6 @@ def test_a_token_that_is_none_is_told(local: LocalHub, tmp_path: Path, token: st
 def test_nonsense_is_told_what_to_write() -> None:
     with pytest.raises(HubError, match="'a/b/c' is neither a pair of the catalogue nor a repository"):
         parse_wanted("a/b/c")
+    for address in ("registry.ollama.ai/library/llama3:8b", "https://ollama.com/library/llama3"):
+        with pytest.raises(HubError, match="Ollama's registry, not a repository of the hub.*edgespec import"):
+            parse_wanted(address)

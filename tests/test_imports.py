@@ -97,6 +97,7 @@ TUI_MAY_SEE = {
     "edgespec.system.named_file",
     "edgespec.memory.recommended",
     "edgespec.system.odd_text",
+    "edgespec.system.other_programs",
     "edgespec.system.terminal",
 }
 

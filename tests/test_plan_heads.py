@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import test_heads
 import tiny_heads
+from commands import in_process
 from test_heads import Files
 
 from edgespec.commands import cli
@@ -91,3 +92,14 @@ def test_a_head_that_guesses_all_at_once_pays_once_and_no_head_guesses_further_t
     assert speed("mtp", 2, 0.01).draft_length == 2
     assert speed("mtp", 0, 0.01).draft_length > 7
     assert speed("mtp", 3, 5.0).draft_length == 0
+
+
+def test_without_a_hub_one_reason_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pair of the catalogue tried for itself: 63 s and 57 lines, 23 of them alike."""
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    code, out, err = in_process("plan", "--json")
+    [only] = json.loads(out)["pairs"]
+    assert code == 1 and "cannot be reached" in only["error"]
+    assert "on the hub:" in err and err.endswith(" more\n")
+    code, out, err = in_process("plan")
+    assert code == 1 and not out and err.count("cannot be reached") == 1

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -100,7 +101,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     parser, command = parser_for(argv[0] if argv else None)
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
-        command.error(f"unrecognized arguments: {' '.join(unknown)}")
+        command.error(_unknown(unknown, command))
     if arguments.command != "serve" or arguments.owned:
         return arguments
     from edgespec.commands.serve.settings_file import default_file, flags_in
@@ -114,6 +115,15 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     arguments.config = str(path)
     arguments.read_again = partial(parsed, argv)
     return arguments
+
+
+def _unknown(unknown: list[str], command: argparse.ArgumentParser) -> str:
+    """Says what was not understood: a flag, if there is one, since what follows it may be its value."""
+    flag = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+    if flag is None:
+        return f"unrecognized arguments: {' '.join(unknown)}"
+    near = get_close_matches(flag, command._option_string_actions, n=1)
+    return f"there is no flag {flag}" + (f": did you mean {near[0]}?" if near else "")
 
 
 class _Parser(argparse.ArgumentParser):

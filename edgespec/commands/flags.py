@@ -108,7 +108,7 @@ def add_machines(group: argparse._ArgumentGroup) -> None:
     add_flags(group, table)
 
 
-def add_conversation(command: argparse.ArgumentParser) -> None:
+def add_conversation(command: argparse._ActionsContainer) -> None:
     """Adds what `run` and `chat` take beside the prompt."""
     add_flags(command, {"--system TEXT": "system prompt", "-q --quiet": "print no statistics"})
 
@@ -123,13 +123,19 @@ def add_template(command: argparse.ArgumentParser) -> None:
     add_flags(command.add_mutually_exclusive_group(), table)
 
 
-def add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512) -> None:
-    """Adds how the next token is chosen. longest: tokens of an answer; None is what the context holds."""
+def add_length(group: argparse._ActionsContainer, longest: int | None = 512) -> None:
+    """Adds how long an answer may be. longest: by default; None is what the context holds."""
+    most = f"longest answer, in tokens ({longest or 'as long as the context allows'})"
+    add_flags(group, {f"-n --max-tokens N {longest or ''}": most})
+
+
+def add_sampling(command: argparse.ArgumentParser, *, longest: int | None = 512, length: bool = True) -> None:
+    """Adds how the next token is chosen, and how long an answer may be if `length`. longest: by default."""
     group = command.add_argument_group(
         "sampling (defaults: what the model file recommends, else temperature 0.8, top-p 0.95, min-p 0.05)"
     )
-    most = f"longest answer, in tokens ({longest or 'as long as the context allows'})"
-    add_flags(group, {f"-n --max-tokens N {longest or ''}": most})
+    if length:
+        add_length(group, longest)
     for name, number in NUMBERS.items():
         flags = ["--" + name.replace("_", "-"), *["--temp"] * (name == "temperature")]
         default = "" if number.off == number.default else f" (default {number.default:g})"

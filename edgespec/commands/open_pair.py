@@ -6,6 +6,7 @@ import sys
 from edgespec.commands.status_line import StatusLine
 from edgespec.engine.pair import Pair
 from edgespec.pairs.files import pair_files, pair_settings
+from edgespec.pairs.shown_name import shown_name
 from edgespec.system.self_test import self_test
 
 
@@ -14,7 +15,7 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
     settings = pair_settings(arguments, remember=remember)
     target, draft = pair_files(arguments)
     with StatusLine() as line:
-        line.show(f"loading {target.name} ...")
+        line.show(f"loading {shown_name(target)} ...")
         pair = Pair(target, draft, settings)
         if arguments.draft_length is None and arguments.drafter != "none":
             pair.costs()  # measured now, not before the first answer

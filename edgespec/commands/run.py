@@ -43,14 +43,17 @@ FORM = {
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
+    command.usage = "%(prog)s [FLAGS] [prompt]"  # all flags in a row would fill a screen
     command.add_argument(
         "prompt", nargs="?", help="the prompt; without it, or with -, it is read from standard input"
     )
-    add_flags(command, FLAGS)
+    usual = command.add_argument_group("everyday flags")
+    flags.add_conversation(usual)
+    flags.add_length(usual)
+    add_flags(usual, FLAGS)
     add_flags(command.add_argument_group("form of the answer").add_mutually_exclusive_group(), FORM)
-    flags.add_conversation(command)
     flags.add_model(command, media=True)
-    flags.add_sampling(command)
+    flags.add_sampling(command, length=False)
     flags.add_speculation(command)
     flags.add_template(command)
 

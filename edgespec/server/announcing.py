@@ -12,6 +12,7 @@ from typing import Any
 from edgespec.client.state_file import Announcement, ServerState
 from edgespec.engine.messages import LoadRequest, Stage
 from edgespec.errors import SettingError
+from edgespec.pairs.shown_name import shown_name
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs
@@ -115,7 +116,8 @@ class Announcer:
 
     def _tell_progress(self, now: EngineStatus) -> None:
         load = now.load
-        target, draft = Path(load.target).name, Path(load.draft).name if load.draft else ""
+        target = shown_name(Path(load.target))
+        draft = shown_name(Path(load.draft)) if load.draft else ""
         if self._before.get(load) != "loading":
             say(f"loading {target} ...")
         text = f"loading {target}"

@@ -64,8 +64,8 @@ class ChoiceResults(Counts):
 
         speedup_estimated: what plain decoding would have taken, by the cost of one token at this length of
         text (plain_s: at its beginning), over what was taken; speedup_measured: by what tokens of plain
-        decoding took here recently. Both are left out if too little was generated, or nothing was
-        decoded plainly; n_ctx is left out if unknown: no figure is null.
+        decoding took here recently. Both are left out if nothing was drafted, too little was generated,
+        or nothing was decoded plainly; n_ctx is left out if unknown: no figure is null.
         """
         prompt_n = self.known_tokens - self.cached_tokens
         prompt_s, predicted_s = max(0.0, self.first - self.started), max(0.0, self.last - self.first)
@@ -75,7 +75,7 @@ class ChoiceResults(Counts):
         measured_s = self.measured_s if self.drafted else None
         known = {
             "n_ctx": self.n_ctx,
-            "speedup_estimated": one_s / per_token_s if per_token_s else None,
+            "speedup_estimated": one_s / per_token_s if self.drafted and per_token_s else None,
             "speedup_measured": measured_s / per_token_s if measured_s and per_token_s else None,
         }
         return {

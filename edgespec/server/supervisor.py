@@ -145,14 +145,17 @@ class Supervisor:
             task.cancel()
 
     @contextlib.asynccontextmanager
-    async def lease(self, load: LoadRequest | None = None) -> AsyncIterator[WorkerLife]:
+    async def lease(
+        self, load: LoadRequest | None = None, *, waits: bool = False
+    ) -> AsyncIterator[WorkerLife]:
         """Loads a pair, and keeps it until the block ends; what was submitted in it keeps it loaded.
 
         load: which; None is the current one. If there is no room, this waits until others are not used, and
         unloads them; later requests queue behind it. Raises Refusal if the pair cannot be loaded, or is
-        unloaded by force, and while the first one is being loaded, or a worker that died restarted.
+        unloaded by force, while a worker that died is restarted, and, unless `waits`, while the first one is
+        being loaded.
         """
-        worker = await self._take(load, force=False)
+        worker = await self._take(load, force=False, waits=waits)
         try:
             yield worker
         finally:
@@ -179,7 +182,7 @@ class Supervisor:
                 if worker.in_memory:
                     await self._end(worker)
 
-    async def _take(self, load: LoadRequest | None, force: bool) -> WorkerLife:
+    async def _take(self, load: LoadRequest | None, force: bool, *, waits: bool = False) -> WorkerLife:
         """Loads a pair, and counts one lease of it."""
         async with self._my_turn(force and self.of(load).state == "unloaded"):
             worker = self.of(load)
@@ -198,7 +201,7 @@ class Supervisor:
                 worker.begin()
             worker.lease(1)
         try:
-            while worker.state == "loading" and not (worker.first or worker.why):
+            while worker.state == "loading" and (waits or not worker.first) and not worker.why:
                 await self._different(force=True)
                 worker.check()
             if worker.state == "unloaded":

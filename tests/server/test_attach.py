@@ -110,7 +110,7 @@ def test_two_that_start_together_load_one_pair() -> None:
     assert [engine.private for engine in engines] == [True, False]
     stages = [step.stage for step in progress]
     assert stages.count("starting") == stages.count("waiting") == stages.count("ready") == 1
-    assert {"loading target.gguf", "measuring its speed"} & {step.text for step in progress}
+    assert {"loading the embedded pair", "measuring its speed"} & {step.text for step in progress}
     fractions = [step.fraction for step in progress if step.stage == "loading"]
     assert fractions == sorted(fractions, key=lambda known: known or 0) and 0 < (fractions[-1] or 0) <= 1
 

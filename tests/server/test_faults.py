@@ -318,7 +318,7 @@ def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
         (("--slots", "0"), "--slots is 0", 2),
         (("--api-key-file", str(empty)), "holds no key", 2),
         (("--chat-template-file", "nothing"), "--chat-template-file nothing cannot be read", 2),
-        (("--bad",), "unrecognized arguments: --bad", 2),
+        (("--bad",), "there is no flag --bad", 2),
     ):
         assert words in refused("serve", "--port", "0", *flags, code=expected)
     done = edgespec("serve", "--port", "0", "--target", broken)  # found out by a worker

@@ -100,6 +100,28 @@ async def until_is(worker: Supervisor, true: Callable[[EngineStatus], bool]) -> 
     raise AssertionError("it never was so")
 
 
+def test_during_the_first_load_a_stream_waits_and_others_are_refused(
+    loads: tuple[LoadRequest, LoadRequest],
+) -> None:
+    """A stream got 503 where signs of life were promised."""
+
+    async def play() -> None:
+        worker = Supervisor(loads[0])
+        worker.start()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                with pytest.raises(Refusal, match="is being loaded") as refused:
+                    async with worker.lease():
+                        pass
+                assert refused.value.status == 503
+                async with worker.lease(waits=True) as ready:
+                    assert ready.state == "ready"
+        finally:
+            await worker.stop()
+
+    asyncio.run(play())
+
+
 def test_a_request_for_another_pair_waits_for_who_is_answered_and_others_wait_behind_it(
     loads: tuple[LoadRequest, LoadRequest],
 ) -> None:

@@ -221,6 +221,7 @@ def test_mistakes_about_tools_are_named(client: openai.OpenAI) -> None:
         ({"tool_choice": nobody}, "nobody"),
         ({"tool_choice": "required", "tools": []}, "tool_choice"),
         ({"tool_choice": "sometimes"}, "sometimes"),
+        ({"tool_choice": {"type": "custom", "custom": {"name": "x"}}}, "type 'custom' is not supported"),
         ({"tools": [{"type": "function", "function": {"name": ""}}]}, "name"),
         ({"messages": [{"role": "assistant", "tool_calls": [{"function": {}}]}]}, "tool_calls"),
         ({"add_generation_prompt": True, "continue_final_message": True}, "continue_final_message"),

@@ -6,21 +6,25 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import aclosing, suppress
 from typing import ClassVar
 
 from textual.binding import BindingType
 
 from edgespec.client.attach import Progress
+from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec_tui import hang_up
 from edgespec_tui.guarded_app import GuardedApp
 from edgespec_tui.screens import demo
 from edgespec_tui.screens.demo import DemoScreen
-from edgespec_tui.screens.race import Lane
+from edgespec_tui.screens.race import Lane, Race
 from edgespec_tui.screens.race_screen import clock_of, title_of
 from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
 LINE_EVERY_S = 5.0  # between two lines without a screen
+FIRST_LOOK_S = 0.5  # how long the machine is watched before
+READING_S = 60.0  # at most, for the prompts of both columns
 
 
 class DemoApp(GuardedApp):
@@ -73,6 +77,10 @@ def show(arguments: argparse.Namespace) -> int:
 async def _in_lines(seconds: float) -> None:
     """Shows the demo in plain lines. Raises EdgeSpecError."""
     _say(demo.ABOUT_LINES)
+    others = Others()
+    await asyncio.sleep(FIRST_LOOK_S)
+    if (cores := others.cores()) >= BUSY_CORES:
+        _say(f"Other programs keep {cores:.1f} cores busy: this takes longer, and shows less, than usual.")
     said, preparing = "", asyncio.current_task()
     unheard: OSError | None = None  # as with `| head`
 
@@ -96,19 +104,29 @@ async def _in_lines(seconds: float) -> None:
         raise
     try:
         _say(demo.about_cost(preparation.cost, preparation.unwritable))
-        _say(demo.TURNS)
+        most = 2 * seconds + READING_S
+        _say(f"{demo.TURNS} That takes about {2 * seconds:.0f} s, and {most:.0f} s at most.")
         race = demo.new_race(endpoint, seconds=seconds)
-        await race.warm_both(demo.WARM)
-        due = time.monotonic() + LINE_EVERY_S
-        async for _ in race.run():
+        others.cores()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(most):
+                await race.warm_both(demo.WARM)
+                await _run_in_lines(race)
+        _say_lanes(race.lanes.values())
+        for sentence in (demo.result(race), demo.busy(others.cores()), demo.sameness(race), demo.NEXT):
+            if sentence:
+                _say(sentence)
+    finally:
+        await endpoint.close()
+
+
+async def _run_in_lines(race: Race) -> None:
+    due = time.monotonic() + LINE_EVERY_S
+    async with aclosing(race.run()) as lanes:
+        async for _ in lanes:
             if time.monotonic() >= due:
                 due = time.monotonic() + LINE_EVERY_S
                 _say_lanes(race.lanes.values())
-        _say_lanes(race.lanes.values())
-        for sentence in (demo.result(race), demo.sameness(race), demo.NEXT):
-            _say(sentence)
-    finally:
-        await endpoint.close()
 
 
 def _say_lanes(lanes: Iterable[Lane]) -> None:

@@ -6,7 +6,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,7 @@ from edgespec.commands.bench.about import about, heading
 from edgespec.commands.bench.figures import FEWEST_STEPS, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker
+from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import Prompt, built_in, fitting, read_prompts
@@ -143,10 +143,12 @@ def run(arguments: argparse.Namespace) -> int:
         if wanted.peer:
             settings = _peer_settings(arguments, pair, wanted.peer)
             theirs = peers.enter_context(PeerTaker(settings, lines, asked, tokens, interrupt))
-        progress = RunProgress(len(units), wanted.seconds)
-        ours.warm_up(units[0])
+        length = _warmed_up(ours, units[0], wanted.seconds)
+        ours.asked = replace(asked, max_tokens=length)
         if theirs:
+            theirs.asked = ours.asked
             theirs.warm_up(lines)
+        progress = RunProgress(len(units), wanted.seconds)
         measured = measure(
             units,
             lambda line, unit: (theirs if theirs and line.peer else ours)(line, unit),
@@ -156,10 +158,11 @@ def run(arguments: argparse.Namespace) -> int:
             on_trouble=progress.trouble,
         )
         progress.clear()
-        described = about(arguments, pair, asked, wanted.peer_version)
+        described = about(arguments, pair, ours.asked, wanted.peer_version)
         template = pair.target.chat_template or arguments.raw
-    _keep_speed(arguments, measured, modes)
-    notes = [left_out, "" if template else NO_TEMPLATE, _others_note(measured, before)]
+    _keep_speed(arguments, measured, modes, length)
+    shorter = _shorter(length, wanted.seconds) if length < asked.max_tokens else ""
+    notes = [left_out, shorter, "" if template else NO_TEMPLATE, _others_note(measured, before)]
     found = report.results(measured.samples, lines)
     said = [*measured.troubles, *filter(None, notes), *_cut_short(measured)]
     print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(said)]))
@@ -170,13 +173,15 @@ def run(arguments: argparse.Namespace) -> int:
     raise PeerError("nothing was measured: allow more --seconds")
 
 
-def _keep_speed(arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...]) -> None:
+def _keep_speed(
+    arguments: argparse.Namespace, measured: Measured, modes: tuple[Mode, ...], length: int
+) -> None:
     """Saves for `edgespec list` how fast an installed pair was, with the model's own sampling if measured."""
     name = pair_name(arguments)
     mode = "sampled" if "sampled" in modes else modes[0]
     ours, plain = (summary(measured.samples, mode, line, PLAIN) for line in (OURS, PLAIN))
     if name and ours.n and arguments.draft_length is None and arguments.drafter == "auto":
-        tokens = ours.n * arguments.max_tokens
+        tokens = ours.n * length
         note_speed(name, tokens=tokens, tok_per_s=ours.tok_per_s, plain_tok_per_s=plain.tok_per_s)
 
 
@@ -229,6 +234,31 @@ def _others_note(measured: Measured, before: float) -> str:
         return ""
     worst = max([before, *measured.others])
     return f"other programs kept {during:.1f} cores busy (at worst {worst:.1f}): take these figures with care"
+
+
+def _warmed_up(ours: PairTaker, unit: Unit, seconds: float) -> int:
+    """Returns how long answers may be, from what warming up took."""
+    began = time.monotonic()
+    ours.warm_up(unit)
+    share = sum(not line.peer for line in unit.lines) / len(unit.lines)
+    return affordable(ours.asked.max_tokens, seconds * share, time.monotonic() - began)
+
+
+def affordable(most: int, budget_s: float, warm_up_s: float) -> int:
+    """Returns how many tokens answers may have, so that the first comparison ends within the budget.
+
+    warm_up_s: what answers of WARM_UP_TOKENS to the same prompt took, on every line.
+    """
+    if warm_up_s <= 0:
+        return most
+    return min(most, max(FEWEST_STEPS + 1, int(WARM_UP_TOKENS * budget_s / warm_up_s)))
+
+
+def _shorter(length: int, seconds: float) -> str:
+    return (
+        f"answers had {length} tokens at most, so that one comparison ended within --seconds {seconds:g}: "
+        "more time gives longer answers, and better figures"
+    )
 
 
 def _cut_short(measured: Measured) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """The pair: are its files sound, do target and draft share a vocabulary, do both fit, and does it pay?"""
 
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from edgespec_models.gguf.heads import Head, head_of
 from edgespec_models.shelf.pair_check import check_headers
 
 LIGHT_S = 0.008  # a token of the target; below that, Python's part of a round shows
+SMALL = 4e8  # parameters: published drafts begin at 135 million
 ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a statement on whether it pays
 
 
@@ -59,8 +61,11 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         if head:
             text = f"the {head.name} in the target's file is not run: {why_not}"
             return [*found, note("pair", text, "use a small model of the same family as --draft")]
+        text = "no draft model: guesses come from the text alone"
+        if sum(prod(tensor.shape) for tensor in headers[0].tensors) < SMALL:
+            return [*found, good("pair", f"{text}; for so small a target hardly any draft is cheap enough")]
         remedy = "a small model of the same family as --draft would guess more than the text alone"
-        return [*found, note("pair", "no draft model: guesses come from the text alone", remedy)]
+        return [*found, note("pair", text, remedy)]
     verdict = check_headers(*headers)
     if not verdict.usable:
         remedy = (
@@ -227,8 +232,8 @@ def _why_not(said: dict[str, Any]) -> str:
         )
     if said["draft_s"] and said["draft_s"] > 0.3 * one:
         return (
-            f"a guess costs {said['draft_s'] / one:.0%} of a token of the target: take a smaller draft, or a "
-            "larger target"
+            f"a guess costs {said['draft_s'] / one:.0%} of a token of the target: the larger the target is "
+            "beside its draft, the more guesses gain"
         )
     if four > 2.5 * one:
         return (

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _remove(store: Store, names: list[str], *, keep_files: bool) -> None:
     for name in names:
-        store.get(name)  # a wrong name is reported before anything is removed
+        store.get(name, wanted=False)  # a wrong name is reported before anything is removed
     for name in dict.fromkeys(names):
         removed = store.remove(name, keep_files=keep_files)
         freed = f"{size_text(removed.freed)} are free" if removed.freed else "no file was deleted"

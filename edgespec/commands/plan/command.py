@@ -7,11 +7,11 @@ from typing import get_args
 from edgespec.commands import flags
 from edgespec.commands.plan import report
 from edgespec.commands.plan.header_fit import fit_of_heads
-from edgespec.commands.plan.heads import fitting_entries, local_pair, named_pair
+from edgespec.commands.plan.heads import fitting_entries, is_here, local_pair, named_pair
 from edgespec.commands.plan.pair_plan import PairPlan, plan_pair
 from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import StatusLine
-from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.errors import EdgeSpecError, HubLostError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.pairs.files import machines, placement_of, rope, tensor_split
 from edgespec.pairs.planned import PlannedSpeed, keep
@@ -70,8 +70,12 @@ def run(arguments: argparse.Namespace) -> int:
     StatusLine.begin()
     settings = _settings(arguments)
     names = _names(arguments)
-    found = []
+    found: list[Planned] = []
+    left_out = 0
     for name in names:
+        if any(planned.no_hub for planned in found) and not is_here(name):
+            left_out += 1  # it would end alike, one after the other
+            continue
         try:
             found.append(_planned(name, arguments, settings))
         except KeyboardInterrupt:
@@ -80,9 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
             return INTERRUPTED
         StatusLine().clear()
         if len(found) == GIVES_UP and not any(planned.plan for planned in found):
-            break  # it is the network, or the machine: the others will not do better
+            break  # it is the machine: the others will not do better
     if not any(planned.plan for planned in found) and not arguments.json:
         raise EdgeSpecError(found[0].trouble)
+    if left_out:
+        print(f"edgespec: not planned, as their files are on the hub: {left_out} more", file=sys.stderr)
     print(report.document(found) if arguments.json else "\n".join(report.lines(found)))
     return int(not any(planned.plan for planned in found))
 
@@ -154,7 +160,7 @@ def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -
         warning = "; ".join(filter(None, warnings))
         return Planned(heads.name, found, fit, assumed, warning=warning)
     except EdgeSpecError as error:
-        return Planned(name, None, None, True, str(error))
+        return Planned(name, None, None, True, str(error), no_hub=isinstance(error, HubLostError))
 
 
 def _keep(name: str, plan: PairPlan, assumed: bool) -> None:

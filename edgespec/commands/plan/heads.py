@@ -1,13 +1,13 @@
 """Where the headers of a pair's files come from: this machine, or the hub, where only they are read."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from edgespec.commands.plan.header_fit import need_of_projector, suitable
-from edgespec.errors import DownloadError, SettingError
+from edgespec.errors import DownloadError, HubLostError, SettingError
 from edgespec.memory.at_load import memory_for_models, projector_need
 from edgespec.memory.recommended import ACCEPTED
 from edgespec.pairs.check import headers_of
@@ -61,6 +61,15 @@ def named_pair(name: str, draft: str | None, settings: PairSettings | None = Non
     return _on_the_hub(name, draft, settings)
 
 
+def is_here(name: str) -> bool:
+    """Returns whether a pair's headers are on this machine."""
+    with suppress(StoreError):
+        return name == EMBEDDED or any(
+            pair.name == name and not pair.missing for pair in open_store().pairs()
+        )
+    return False
+
+
 def _installed(name: str) -> PairHeads | None:
     """Returns the headers of an installed pair; None if none has that name.
 
@@ -100,10 +109,12 @@ def _on_the_hub(name: str, draft: str | None, settings: PairSettings | None) -> 
 @contextmanager
 def hub_told() -> Iterator[None]:
     """Turns what the hub, its files and the catalogue complain of into errors of the program."""
-    from edgespec_models.hub.errors import HubError
+    from edgespec_models.hub.errors import HubAwayError, HubError
 
     try:
         yield
+    except HubAwayError as error:
+        raise HubLostError(str(error)) from None
     except (HubError, HeaderError) as error:
         raise DownloadError(str(error)) from None
     except CatalogueError as error:

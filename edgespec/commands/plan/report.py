@@ -25,6 +25,7 @@ class Planned:
     assumed: bool
     trouble: str = ""
     warning: str = ""
+    no_hub: bool = False  # it does not answer, whatever it is asked for
 
 
 def lines(found: Sequence[Planned]) -> list[str]:

@@ -63,17 +63,19 @@ def with_pair(handler: _Handler[_D, _P, _T]) -> _Handler[_D, _P, _T]:
         if any(getattr(body, "unloads", False) for body in bodies):
             return await handler(dialect.of(worker), *args, **kwargs)
 
+        streams = worker.state != "ready" and any(map(dialect.streams, bodies))
+
         async def answered() -> _T:
             async with AsyncExitStack() as held:
                 try:
                     async with asyncio.timeout(answering.settings.request_s):
-                        worker = await held.enter_async_context(answering.engines.lease(load))
+                        worker = await held.enter_async_context(answering.engines.lease(load, waits=streams))
                 except TimeoutError:
                     sentence = "the request waited too long for its model: try again in a moment"
                     raise unavailable(sentence) from None
                 return await handler(dialect.of(worker), *args, **kwargs)
 
-        if worker.state == "ready" or not any(map(dialect.streams, bodies)):
+        if not streams:
             return await answered()
 
         def sign() -> bytes:

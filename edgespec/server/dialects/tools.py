@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
 from edgespec.server.dialects.fields import Fields, Listed
-from edgespec.server.refusal import invalid
+from edgespec.server.refusal import invalid, unsupported
 
 SILENT = ("none", "minimal")  # efforts that mean: do not reason
 Name = Annotated[StrictStr, Field(min_length=1, max_length=256)]
@@ -51,6 +51,12 @@ class AllowedChoice(Fields):
     allowed_tools: AllowedTools
 
 
+class CustomChoice(Fields):
+    """OpenAI's way to have a tool called whose argument is a text."""
+
+    type: Literal["custom"]
+
+
 class ToolFields(Fields):
     """The fields of a chat request on tools and reasoning.
 
@@ -61,7 +67,7 @@ class ToolFields(Fields):
     functions: Listed[Function] | None = None
     function_call: Literal["auto", "none"] | NamedFunction | None = None
     tools: Listed[Tool] | None = None
-    tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedChoice | None = None
+    tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedChoice | CustomChoice | None = None
     parallel_tool_calls: StrictBool | None = None
     documents: Listed[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -91,6 +97,9 @@ class ToolFields(Fields):
         """Returns the functions that may be called, as templates read them. Raises Refusal."""
         if self.tool_choice == "none":
             return []
+        if isinstance(self.tool_choice, CustomChoice):
+            sentence = "its type 'custom' is not supported: name a tool of type 'function'"
+            raise unsupported("tool_choice", sentence)
         functions = [tool.function for tool in self.tools or () if tool.type == "function" and tool.function]
         known = {function.name for function in functions}
         allowed = {tool.function.name for tool in self._allowed()}

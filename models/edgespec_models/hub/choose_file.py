@@ -32,6 +32,7 @@ _HEAD = _marked("mtp|eagle3|dflash|dspark|assistant|medusa")
 _PROJECTOR = _marked("mmproj")
 _OF_OTHER_USE = re.compile(_PROJECTOR.pattern + "|imatrix", re.IGNORECASE)
 _ADDRESS = re.compile(r"^(https?://[^/]+/|(www\.)?(huggingface\.co|hf\.co)/|hf://)", re.IGNORECASE)
+_OLLAMA = re.compile(r"^(https?://)?((registry|www)\.)?ollama\.(ai|com)/|^ollama://", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,11 @@ class Chosen:
 
 def parse_wanted(text: str) -> WantedFile:
     """Reads repo[:quant] or repo[:file.gguf], or the address of either in a browser. Raises HubError."""
+    if _OLLAMA.match(text.strip()):
+        raise HubError(
+            f"{text!r} is an address of Ollama's registry, not a repository of the hub: get it with "
+            "`ollama pull`, then `edgespec import` uses its file"
+        )
     plain = _ADDRESS.sub("", text.strip())
     if plain != text.strip():
         plain = unquote(plain.partition("?")[0].partition("#")[0])

@@ -24,6 +24,10 @@ class HubError(Exception):
     """The hub cannot provide a model; the message is one sentence for a user."""
 
 
+class HubAwayError(HubError):
+    """The hub does not answer, whatever it is asked for."""
+
+
 _BAD_TOKEN = (
     "the token for the hub has invalid characters: set HF_TOKEN again, or log in with `hf auth login`"
 )
@@ -38,7 +42,9 @@ def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator
     """
     try:
         yield
-    except (HfHubHTTPError, httpx2.HTTPError, OfflineModeIsEnabled, HFValidationError) as error:
+    except (httpx2.ConnectError, httpx2.ProxyError, httpx2.TimeoutException, OfflineModeIsEnabled) as error:
+        raise HubAwayError(_sentence(error, what, endpoint, has_token)) from None
+    except (HfHubHTTPError, httpx2.HTTPError, HFValidationError) as error:
         raise HubError(_sentence(error, what, endpoint, has_token)) from None
     except (FileMetadataError, LocalEntryNotFoundError):
         raise HubError(
@@ -48,7 +54,7 @@ def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator
         raise HubError(_of_the_disk(error, what)) from None
     except ValueError as error:  # answers that are not JSON, and files the plain download refuses
         if isinstance(error, json.JSONDecodeError):
-            raise HubError(
+            raise HubAwayError(
                 f"what answers at {endpoint} when asked for {what} is not the hub, but a page of a proxy or "
                 "of the network's login: open a page in a browser, or check HF_ENDPOINT"
             ) from None

@@ -66,11 +66,15 @@ class Store:
         """Returns the name of the pair that commands use if none is named: the one pulled last."""
         return self._read().default
 
-    def get(self, name: str) -> InstalledPair:
-        """Returns one pair. Raises StoreError if it is not installed."""
+    def get(self, name: str, *, wanted: bool = True) -> InstalledPair:
+        """Returns one pair. Raises StoreError if it is not installed; wanted: with how it would be."""
         pairs = self._read().pairs
         if name not in pairs:
             known = ", ".join(sorted(pairs)) or "none"
+            if not wanted:
+                raise StoreError(
+                    f"no pair {name!r} is installed (installed: {known}): `edgespec list` shows them"
+                )
             how = f"`edgespec pull {name}` gets one of the catalogue, and `edgespec pull` lists them"
             if name.lower().endswith(".gguf"):  # a file's
                 how = f"`edgespec import {name}` makes one from a file"

@@ -21,6 +21,7 @@ from edgespec.client.attach import OnProgress, Progress, WantedEngine, own
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.free import free_memory
 from edgespec.pairs.grown import Cost, affordable, folder, grown_pair, unwritable
+from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models import tiny
 from edgespec_models.shelf.sizes import size_text
 from edgespec_tui.endpoint.attached import AttachedEndpoint
@@ -124,6 +125,13 @@ def result(race: Race) -> str:
     if low < 1 < high:
         return f"{x:.2f}x: no difference with speculation that this could show, {between}."
     return f"{x:.2f}x {'faster' if x >= 1 else 'the speed: slower'} with speculation, {between}."
+
+
+def busy(cores: float) -> str:
+    """Says how many cores others kept busy, if that may have changed the result; else ""."""
+    if cores < BUSY_CORES:
+        return ""
+    return f"Other programs kept {cores:.1f} cores busy: once they have ended, the demo can say more."
 
 
 def sameness(race: Race) -> str:

@@ -13,7 +13,7 @@ import math
 import random
 import statistics
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -153,7 +153,7 @@ class Race:
             async for _ in events:
                 pass
 
-    async def run(self) -> AsyncIterator[Lane]:
+    async def run(self) -> AsyncGenerator[Lane]:
         """Runs both lanes; yields one after each of its rounds. Raises EdgeSpecError."""
         told: asyncio.Queue[Lane | EdgeSpecError | None] = asyncio.Queue()
         tasks = [asyncio.create_task(self._run(lane, told)) for lane in self.lanes.values()]
