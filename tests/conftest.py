@@ -127,6 +127,9 @@ def home(
     folder = tmp_path_factory.mktemp("home")
     move_home(monkeypatch, folder)
     shutil.copytree(session_home / KNOWN, config.cache_folder())
+    if os.name == "posix":  # what attention of a model's shape costs is timed once for all tests
+        shutil.rmtree(config.cache_folder() / "attention")
+        (config.cache_folder() / "attention").symlink_to(session_home / KNOWN / "attention")
     return folder
 
 
