@@ -14,6 +14,7 @@ import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import psutil
@@ -109,15 +110,20 @@ def attention_of(header: Header) -> Attention | None:
     path = _path(shape, threads)
     found = _kept(path)
     if found is None:
-        plan = [(n, cells) for cells in CELLS for n in ROWS] + [(PROMPT_ROWS, CELLS[-1])]
-        timed = time_attention(shape, plan, threads)
-        if timed is None:
+        found = _timed(shape, threads)
+        if found is None:
             return None
-        found = Attention(*timed)
         with contextlib.suppress(OSError):
             text = json.dumps({"format": FORMAT, **{kind: _listed(getattr(found, kind)) for kind in _KINDS}})
             write_whole(path, text, sync=False)
     return found
+
+
+@lru_cache(maxsize=8)  # a cache folder that cannot be written would have it timed for each context, twice
+def _timed(shape: Shape, threads: int) -> Attention | None:
+    plan = [(n, cells) for cells in CELLS for n in ROWS] + [(PROMPT_ROWS, CELLS[-1])]
+    timed = time_attention(shape, plan, threads)
+    return Attention(*timed) if timed else None
 
 
 def slopes_of(model: Model, settings: ContextSettings) -> dict[int, float]:
