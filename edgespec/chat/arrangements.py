@@ -1,4 +1,4 @@
-"""Conversations arranged so that a strict template takes them: merged, split, or told in words.
+"""Conversations arranged so that a strict template takes them: merged, split, or put into words.
 
 Clients send system messages anywhere, two users in a row, answers first, and several calls at once. Many
 templates refuse some of that, and some leave a message out without a word. An arrangement says the same
@@ -88,16 +88,16 @@ def one_call_each(turns: Turns) -> Turns:
             results.append(turns[i])
             i += 1
         for n, call in enumerate(calls):
-            said = turn if n == 0 else {"role": turn["role"], "content": ""}
+            answer = turn if n == 0 else {"role": turn["role"], "content": ""}
             ours = [result for result in results if result.get("tool_call_id") == call.get("id")]
             ours = ours or results[:1]  # they come in order where their ids say nothing
             results = [result for result in results if all(result is not one for one in ours)]
-            found += [{**said, "tool_calls": [call]}, *(ours if n < len(calls) - 1 else [*ours, *results])]
+            found += [{**answer, "tool_calls": [call]}, *(ours if n < len(calls) - 1 else [*ours, *results])]
     return found
 
 
 def text_apart(turns: Turns) -> Turns:
-    """Splits an answer that says something and calls: many templates leave out the text beside a call."""
+    """Splits an answer that has a text and calls: many templates leave out the text beside a call."""
     found: Turns = []
     for turn in turns:
         if turn.get("tool_calls") and turn["content"]:

@@ -60,18 +60,18 @@ def compose(
 
     go_on: the last message is the beginning of an answer to continue. Raises TemplateError.
     """
-    said = [_plain(message, traits_of(template).joint) for message in messages]
-    begun = said.pop() if go_on else None
-    said = said or [{"role": "user", "content": ""}]  # no template renders nothing
+    turns = [_plain(message, traits_of(template).joint) for message in messages]
+    begun = turns.pop() if go_on else None
+    turns = turns or [{"role": "user", "content": ""}]  # no template renders nothing
     asks = add_generation_prompt or go_on
-    first = first_complete(template, tuple(shape_of(turn) for turn in said), bool(tools), asks)
+    first = first_complete(template, tuple(shape_of(turn) for turn in turns), bool(tools), asks)
     refused: TemplateError | None = None
     for arrangement in ARRANGEMENTS[first:]:
         drawn = Drawing(template, arrangement, tools)
         values = {**variables_for(template, tools, now), **(variables or {})}
         try:
             text = drawn.text(
-                said, values, add_generation_prompt=asks, bos=bos, eos=eos, documents=documents, now=now
+                turns, values, add_generation_prompt=asks, bos=bos, eos=eos, documents=documents, now=now
             )
         except TemplateOverrunError:
             raise

@@ -178,6 +178,7 @@ def _kept(path: Path) -> Attention | None:
             *({(int(n), int(cells)): float(s) for n, cells, s in held[kind]} for kind in _KINDS)
         )
         wanted = {*((n, cells) for n in ROWS for cells in CELLS), (PROMPT_ROWS, CELLS[-1])}
-        if found.flash.keys() == found.plain.keys() == wanted and min(found.flash.values()) > 0:
+        seconds = [*found.flash.values(), *found.plain.values()]
+        if found.flash.keys() == found.plain.keys() == wanted and min(seconds) > 0:
             return found
     return None
