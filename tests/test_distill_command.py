@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from edgespec.commands.bench.figures import Ratio
 from edgespec.commands.cli import run_command
 from edgespec.commands.distill.asked import OWN_AGAIN, TrainingPrompts, is_held_out
 from edgespec.commands.distill.installing import CurrentPair, install, known
@@ -18,6 +17,7 @@ from edgespec.commands.distill.sitting import Sitting, choose_width, claim
 from edgespec.commands.distill.trial import Trial
 from edgespec.engine.text_log import LoggedText
 from edgespec.errors import DoesNotFitError, EdgeSpecError, ModelFileError, SettingError
+from edgespec.measure.figures import Ratio
 from edgespec.pairs.store import open_store
 from edgespec_models import tiny
 from edgespec_models.gguf.header import read_file
