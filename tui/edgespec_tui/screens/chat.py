@@ -240,9 +240,11 @@ class ChatScreen(ConversationScreen):
         self.query_one(FindBar).begin(self.conversation.path())
 
     async def on_find_bar_found(self, event: FindBar.Found) -> None:
-        await self.transcript.reveal(event.place.turn, event.place.share)
+        place = event.place
+        await self.transcript.reveal(place.turn, event.words, place.number, place.share)
 
     def on_find_bar_left(self) -> None:
+        self.transcript.mark("")
         self.prompt.focus()
 
     def action_editor(self) -> None:
