@@ -14,7 +14,6 @@ from edgespec_tui.widgets.drawn_rows import Row, places_in
 from edgespec_tui.widgets.growing import Growing
 from edgespec_tui.widgets.markdown_blocks import Block, gap_above, same
 
-
 FOUND, FOUND_HERE = "reverse", "reverse bold underline"  # what a search has found
 
 

@@ -25,9 +25,9 @@ class Row:
 
 
 def places_in(rows: Sequence[Row], words: str) -> list[list[tuple[int, int, int]]]:
-    """Returns where rows show words, in any case: for each place (row, start, end), several if it is wrapped."""
-    whole, places = "", [(0, 0)]  # each character of `whole`, and where the row has it
-    places.clear()
+    """Returns where rows show words, in any case: (row, start, end), several for a wrapped place."""
+    whole = ""
+    places: list[tuple[int, int]] = []  # (row, column) of each character of `whole`; -1: between rows
     for y, row in enumerate(rows):
         start = row.inset if row.joins is not None else 0
         joins = "\n" if row.joins is None else row.joins
