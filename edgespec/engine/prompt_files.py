@@ -204,7 +204,7 @@ class PromptFiles:
             for entry in list(os.scandir(self._folder)):
                 path = Path(entry.path)
                 if entry.name.endswith(PART):
-                    remove_left(path.with_name(entry.name.partition(ENDING)[0] + ENDING))
+                    remove_left(path.parent, entry.name.partition(ENDING)[0] + ENDING)
                 elif entry.name.endswith(ENDING) and entry.is_file():  # a pipe would be waited for
                     self._take(path)
         self._shrink()

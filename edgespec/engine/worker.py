@@ -146,7 +146,7 @@ class Worker:
             self._media[message.id] = item.media
         if message.pieces:
             self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
-        plain = message.request.grammar is None and not (message.request.ignore_eos or item.media)
+        plain = not (message.request.governed or message.request.ignore_eos or item.media)
         if self._recorder and plain:
             self._recorder.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
         self._outbox.send(Accepted(message.id, len(item.tokens)))

@@ -19,7 +19,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from edgespec.chat.conversation import Composed, compose
-from edgespec.chat.forced_call import called_or_formed, forced
+from edgespec.chat.forced_call import called_or_formed, calls_form, forced
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mixed
@@ -183,6 +183,8 @@ class Answering:
             form = wanted
             if composed.family.thoughts or composed.family.final:
                 form = behind_thoughts(wanted, composed, template)
+        elif self.settings.strict_calls and body.strict_calls is not False and not body.goes_on():
+            form = calls_form(composed)
         submits = body.submits(
             mixed(composed.text, media),
             add_bos=self.wants_bos(composed.text),

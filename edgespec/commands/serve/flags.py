@@ -46,6 +46,8 @@ DEFAULTS = {
     "-n N": "longest answer, in tokens",
     "--temperature T": "(default: what the model file recommends, else 0.8)",
     "--seed N": "(default: a new one for each request)",
+    "--no-strict-calls": "let models write calls as they like, instead of keeping them to the tools "
+    "that were offered and to their schemas",
     "--reasoning auto|on|off": "whether a reasoning model thinks first (auto: as its chat template does)",
     f"--drafter {'|'.join(DRAFTERS)} auto": "what makes the guesses (auto)",
 }
