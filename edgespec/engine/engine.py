@@ -144,8 +144,13 @@ class Engine:
         """True where `step` would do nothing."""
         return not (self._queue or self._pending or self._running())
 
-    def submit(self, id: str, prompt: NDArray[np.int32], request: Request) -> None:
-        """Queues a request. Raises QueueFullError, PromptTooLongError or SettingError at once."""
+    def submit(
+        self, id: str, prompt: NDArray[np.int32], request: Request, borders: tuple[int, ...] = ()
+    ) -> None:
+        """Queues a request. borders: places of its prompt where later ones may differ.
+
+        Raises QueueFullError, PromptTooLongError or SettingError at once.
+        """
         if any(id == running.id for running in self._known()):
             raise SettingError(f"request {id!r} is being answered: choose another id")
         if len(self._queue) >= self._longest_queue + len(self._slots) - len(self._running()):
@@ -156,6 +161,7 @@ class Engine:
         self._submitted += 1
         running = Running(id, prompt, request, stream, ask, self._submitted, self._clock())
         running.adapters = self._pair.scales(request)
+        running.borders = () if request.fresh else borders
         self._queue.append(running)
 
     def cancel(self, id: str) -> None:
@@ -308,6 +314,8 @@ class Engine:
             else:
                 slot, cached = self._prefixes.place(*prompt, running.fetch, running.wanted.slot)
                 running.fetch = None
+            if not fresh and running.adapters == self._own_scales:
+                self._prefixes.expect(slot, running.borders)
             slot.lend(running)
             if not running.told:
                 running.told = True

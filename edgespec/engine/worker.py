@@ -134,7 +134,7 @@ class Worker:
             self._outbox.send(Refused(message.id, "draining", sentence))
             return
         try:
-            self._engine.submit(message.id, item.tokens, message.request)
+            self._engine.submit(message.id, item.tokens, message.request, item.borders)
         except EdgeSpecError as error:
             self._outbox.send(refused(message.id, error))
             return
