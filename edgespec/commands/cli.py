@@ -55,9 +55,7 @@ COMMANDS = {
         child=True,
         files=True,
     ),
-    "distill": Command(
-        "train a draft for your own model on that model's output", "distill.command", child=True
-    ),
+    "distill": Command("train a draft for your own model on that model's output", "distill", child=True),
     "convert": Command("convert a model's weights to another number format", "convert"),
     "rpc": Command(
         "lend this machine to another one, which puts layers of its model on it", "rpc", child=True
