@@ -193,6 +193,8 @@ class Answering:
             stops=(*composed.stops, *turn_end(template)),
             form=form,
         )
+        starts = message_starts(composed.text, [message.beginning for message in body.messages])
+        submits = [replace(submit, messages=starts) for submit in submits]
         several = body.parallel_tool_calls is not False
         turns = readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several)
         return submits, turns, composed.text
@@ -227,9 +229,10 @@ class Answering:
     ) -> Response:
         """Answers a request. stream: how it is streamed. Raises Refusal if it cannot be started."""
         self._check_number(len(submits))
+        owner = getattr(request.state, "owner", "")
         generation = AnswerChoices(
             self.worker,
-            submits,
+            [replace(submit, owner=owner) for submit in submits],
             self._metrics,
             seconds=self.settings.request_s,
             progress=bool(body.stream and body.return_progress),
@@ -243,6 +246,16 @@ class Answering:
             events = to_its_end(answerer, generation, request.state.request_id)
             return stream(events, generation, self.settings.send_s)
         return JSONResponse(await answerer.whole(generation))
+
+
+def message_starts(prompt: str, texts: Sequence[str]) -> tuple[int, ...]:
+    """Returns where the text of each message begins in a prompt; where it is not found, the one before."""
+    found, at = list[int](), 0
+    for text in texts:
+        place = prompt.find(text.strip(), at) if text.strip() else -1
+        found.append(place if place >= 0 else at)
+        at = place + len(text.strip()) if place >= 0 else at
+    return tuple(found)
 
 
 def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar:

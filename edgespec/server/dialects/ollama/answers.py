@@ -98,6 +98,7 @@ class OllamaAnswer:
                 "cached_tokens": choice.cached_tokens,
                 "drafted": choice.drafted,
                 "accepted": choice.accepted,
+                **choice.reuse(),
                 **ours,
             },
         }
