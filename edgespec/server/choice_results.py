@@ -13,6 +13,7 @@ class ChoiceResults(Counts):
     """The results of one choice so far. Times are the worker's clock."""
 
     prompt_tokens: int = 0
+    normalized: tuple[str, ...] = ()  # lines of its system prompt that were left out or moved
     cached_tokens: int = 0
     origin: Origin = "slot"  # where they were
     broken: Broken | None = None  # why others were evaluated again
@@ -61,6 +62,10 @@ class ChoiceResults(Counts):
             "processed": self.known_tokens,
             "time_ms": round((self.first - self.started) * 1000),
         }
+
+    def changed(self) -> dict[str, Any]:
+        """Returns what was changed in its system prompt, if anything was."""
+        return {"normalized": list(self.normalized)} if self.normalized else {}
 
     def reuse(self) -> dict[str, Any]:
         """Returns where known tokens of the prompt were, and why others were evaluated again."""

@@ -67,7 +67,7 @@ class AnswerChoices:
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self._unread = 0
         self.failed: str | None = None  # why it ended before its time
-        self.choices = [ChoiceResults() for _ in wanted]
+        self.choices = [ChoiceResults(normalized=submit.normalized) for submit in wanted]
         self._scores = [ScoreRelease() if submit.request.scoring else None for submit in wanted]
 
     async def submit(self) -> None:

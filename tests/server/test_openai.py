@@ -65,6 +65,18 @@ def test_it_says_why_a_prompt_was_evaluated_again(client: openai.OpenAI) -> None
     assert "evaluated_again" not in again and again["cached_from"] == {"slot": again["cache_n"]}
 
 
+def test_a_clock_in_the_system_prompt_costs_itself(client: openai.OpenAI) -> None:
+    numbers = " ".join(str(11 * i) for i in range(60))
+    for second in ("01", "59"):
+        clock = f"Current date and time: Monday, March 9, 2026 at 06:00:{second} PM PDT"
+        messages = [{"role": "system", "content": f"{numbers}\n{clock}\nBe kind."}, *HELLO]
+        got = answer(client, messages=messages, max_tokens=2)
+    assert got.edgespec["normalized"] == ["pi: Current date and time"]
+    assert got.timings["cache_n"] > 64 > got.timings["prompt_n"] and "evaluated_again" not in got.timings
+    *_, last = answer(client, messages=messages, max_tokens=2, stream=True)
+    assert last.edgespec["normalized"]
+
+
 def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(client: openai.OpenAI) -> None:
     asked = {"return_progress": True, "timings_per_token": True}
     chunks: list[Any] = list(answer(client, stream=True, max_tokens=4, extra_body=asked))

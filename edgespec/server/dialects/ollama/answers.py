@@ -99,6 +99,7 @@ class OllamaAnswer:
                 "drafted": choice.drafted,
                 "accepted": choice.accepted,
                 **choice.reuse(),
+                **choice.changed(),
                 **ours,
             },
         }
