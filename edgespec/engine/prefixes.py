@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
-from edgespec.core.values import ModelName
+from edgespec.core.values import ModelName, Origin
 from edgespec.engine.prompt_files import Fetch, PromptFiles, checkpoints_of
 from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.errors import EngineError, NoRoomError
@@ -56,7 +56,7 @@ class Prefixes:
             if context.checkpoints:
                 context.checkpoints.keep_in(store, name)
 
-    def place_fresh(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> tuple[Slot, int]:
+    def place_fresh(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> tuple[Slot, int, Origin]:
         """Returns what `place` does, for a prompt that may reuse only chunks read from nothing.
 
         Other tokens were evaluated in other company, and differ in last digits from a fresh reading.
@@ -72,7 +72,7 @@ class Prefixes:
         if target.held(best.seq).size != n:
             target.clear(best.seq)
         best.whole = self._held("target", best)
-        return best, best.whole
+        return best, best.whole, "slot"
 
     def _whole(self, slot: Slot, prompt: NDArray[np.int32], adapters: Scales) -> int:
         """Returns how many tokens of a prompt a slot holds in the chunks of a reading from nothing."""
@@ -90,8 +90,8 @@ class Prefixes:
         adapters: Scales = (),
         fetch: Fetch | None = None,
         wish: int | None = None,
-    ) -> tuple[Slot, int]:
-        """Returns a free slot for a prompt, and how many of its tokens the target holds there now.
+    ) -> tuple[Slot, int, Origin]:
+        """Returns a free slot for a prompt, how many of its tokens the target holds there, and from where.
 
         fetch: what was read from the disk for it. wish: the number of the slot that it would like to have.
         """
@@ -99,13 +99,14 @@ class Prefixes:
         for slot in free:  # a checkpoint serves texts of its scales alone
             self.expect(slot, () if slot.adapters == self._own else None)
         liked = [slot for slot in free if slot.seq == wish and self._contexts["target"].batches]
-        slot, cached = self._place(liked or free, prompt, adapters, fetch)
+        slot, cached, origin = self._place(liked or free, prompt, adapters, fetch)
         slot.whole = min(slot.whole, cached // self._chunk * self._chunk)
-        return slot, cached
+        back = cached and cached < self._held("target", slot) and not self._contexts["target"].batches
+        return slot, cached, "checkpoint" if back and origin == "slot" else origin
 
     def _place(
         self, free: Sequence[Slot], prompt: NDArray[np.int32], adapters: Scales, fetch: Fetch | None
-    ) -> tuple[Slot, int]:
+    ) -> tuple[Slot, int, Origin]:
         own = {
             slot: self._spared("target", slot, prompt) if slot.adapters == adapters else 0
             for slot in self._slots
@@ -124,17 +125,18 @@ class Prefixes:
                 if self._held("target", best) >= WORTH_MOVING:
                     self.keep(best)
             self._adapt(best, adapters)
-            return best, self._spared("target", best, prompt)
+            return best, self._spared("target", best, prompt), "slot"
         into = self._least_missed([slot for slot in free if slot is not source] or free)
         restores: Mapping[ModelName, Sequence[Saved]] = {}
+        origin: Origin = "slot"
         if fetch and n_fetched > max(own[source], n_saved):
-            restores = fetch.found
+            restores, origin = fetch.found, "disk"
             if self.store is not None:
                 for name, checkpoint in fetch.checkpoints.items():
                     self.store.put_checkpoint(name, checkpoint)
         elif saved and self.store and n_saved > own[source]:
             self.store.use(saved)  # first: saving may push out the least recently used
-            restores = {name: [whole] for name, whole in saved.items()}
+            restores, origin = {name: [whole] for name, whole in saved.items()}, "memory"
         self.keep(into)
         self._adapt(into, adapters)
         into.whole = 0  # its new content was evaluated elsewhere
@@ -148,7 +150,7 @@ class Prefixes:
                 if n < WORTH_MOVING or not context.share(source.seq, into.seq, n):
                     context.clear(into.seq)
         into.holds = True
-        return into, self._spared("target", into, prompt)
+        return into, self._spared("target", into, prompt), origin
 
     def _adapt(self, slot: Slot, adapters: Scales) -> None:
         """Gives a slot to a request with these adapters: what the target read with others goes."""

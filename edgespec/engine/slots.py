@@ -108,6 +108,7 @@ class Running:
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all
     adapters: Scales = ()  # of the target's adapters, for all of it
+    owner: str = ""  # whose earlier texts it may be compared with
     borders: tuple[int, ...] = ()  # of its prompt: see `borders.py`
     fetch: Fetch | None = None  # what is read from the disk for it
     notice: str = ""  # why the draft is not asked any more

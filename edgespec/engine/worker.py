@@ -134,7 +134,7 @@ class Worker:
             self._outbox.send(Refused(message.id, "draining", sentence))
             return
         try:
-            self._engine.submit(message.id, item.tokens, message.request, item.borders)
+            self._engine.submit(message.id, item.tokens, message.request, item.borders, message.owner)
         except EdgeSpecError as error:
             self._outbox.send(refused(message.id, error))
             return
@@ -257,7 +257,9 @@ def main() -> int:
         pair.matchers.lark = trials.lark
         reader.pair = pair
         ram, files = cache_ram(load.settings), prompt_files(pair)
-        engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files)
+        engine = Engine(
+            pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files, spell=pair.spell
+        )
         most = load.settings.keep_texts
         text_log = text_log_of(config.data_folder(), pair.target.path, most) if most else None
         worker = Worker(pair, engine, reader, outbox, text_log)

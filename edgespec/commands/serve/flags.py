@@ -61,6 +61,8 @@ SAFETY = {
     "--cors-origin ORIGIN *": "web pages that may use the server, such as http://app.example; localhost "
     "allows all on this machine, programs those of installed programs such as Obsidian, none no page; "
     "repeatable (default: localhost, or all pages where a key is required)",
+    "--no-normalize": "leave lines in system prompts that clients are known to change with every request "
+    "(otherwise left out or moved to the end, so that the prompt is found in the cache)",
     "--no-slots": "close /slots, which shows the requests being answered",
     "--no-metrics": "close /metrics",
     "--max-body MIB 32": "largest request body (32)",
