@@ -34,6 +34,7 @@ from edgespec.core.verify import Independent, Rule, Target
 from edgespec.engine.alone import alone
 from edgespec.engine.slots import Cache, Parts
 from edgespec.grammar.grammar import Grammar
+from edgespec.llama.checkpoints import Checkpoints
 from edgespec.llama.saved import Saved
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 
@@ -51,6 +52,7 @@ class OneSequence:
     fills = True
     tried = 0.0
     parts: Parts | None = None
+    checkpoints: Checkpoints | None = None
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         return np.empty(0, np.int32)

@@ -56,6 +56,7 @@ class Sequences:
     """A context of many sequences: an evaluation of all takes what the table says of their tokens."""
 
     batches = fills = True
+    checkpoints = None
 
     def __init__(self, clock: Clock, table: CostTable) -> None:
         self.clock, self.table, self.evaluated = clock, table, 0

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from fake_endpoint import FAKE, FakeEndpoint
@@ -35,7 +36,7 @@ from edgespec_tui.widgets.notice_line import NoticeLine
 from edgespec_tui.widgets.panel import odds_told
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText
-from edgespec_tui.widgets.turn_view import AnswerView
+from edgespec_tui.widgets.turn_view import AnswerView, TurnView
 from edgespec_tui.widgets.welcome import Welcome
 
 
@@ -506,3 +507,33 @@ async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(
         await it.pilot.press("alt+p")
         await it.told("is being pulled")
         assert pulled == [best.name]
+
+
+@on_a_loop
+@pytest.mark.parametrize("way", ["new", "older", "branch", "models", "demo"])
+async def test_no_key_ends_an_answer_that_is_being_written(
+    way: Literal["new", "older", "branch", "models", "demo"],
+) -> None:
+    """A new chat, another version, a branch or another model ended it unasked."""
+    endpoint = FakeEndpoint(answers=["first", "second", "word " * 40])
+    async with driven(ChatApp(endpoint)) as it:
+        await it.ask("one")
+        await it.pilot.press("ctrl+r")
+        await it.until(lambda: it.texts() == ["one", "second"])
+        endpoint.tok_per_s = 1
+        await it.pilot.press(*"two", "enter")
+        await it.until(lambda: it.chat.answering)
+        talk = it.chat.conversation
+        answer = it.chat.conversation.path()[1]
+        if way == "new":
+            await it.pilot.press("ctrl+n")
+        elif way == "models":
+            it.app._choose_model("another")
+        elif way == "demo":
+            await it.pilot.press("f12")
+        else:
+            it.chat.post_message(TurnView.Wanted(way, answer.id))
+        await it.told("An answer is still being written: Esc stops it, then you can")
+        assert it.chat.answering and it.chat.conversation is talk and it.app.screen is it.chat
+        await it.pilot.press("escape")
+        await it.until(lambda: not it.chat.answering)

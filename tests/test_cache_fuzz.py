@@ -30,9 +30,11 @@ from edgespec.engine import prefixes, prompt_files
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.engine.state_keys import state_keys
+from edgespec.llama.checkpoints import Checkpoints
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.medium import Medium
 from edgespec.llama.model import Model
+from edgespec.llama.saved import Saved
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
@@ -69,6 +71,7 @@ class Tally:
     rows: int = 0
     wrong: list[str] = field(default_factory=list)
     worst: float = 0.0
+    back: int = 0  # how often a checkpoint was found
 
 
 @pytest.fixture
@@ -99,8 +102,16 @@ def tally(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tally]:
                     found.wrong += [f"{self.model.path.stem} seq {want.seq} at {n}: {e:.3f}" for e in errors]
         return answers
 
+    before = Checkpoints.before
+
+    def counted(self: Checkpoints, s: int, tokens: bytearray, n: int) -> Saved | None:
+        kept = before(self, s, tokens, n)
+        found.back += kept is not None
+        return kept
+
     with ExitStack() as opened:
         monkeypatch.setattr(Context, "score", checked)
+        monkeypatch.setattr(Checkpoints, "before", counted)
         yield found
 
 
@@ -181,7 +192,10 @@ def fuzz(
             wish = Request(sampling, most, seed=asked, drafter=drafter, draft_length=length)
             asked += 1
             if len(engine._queue) < 8:
-                engine.submit(str(asked), next(prompts), wish)
+                prompt = next(prompts)
+                places = np.flatnonzero(rng.random(len(prompt)) < 0.05)
+                borders = tuple(whole_before(prompt, n) for n in places.tolist() if whole_before(prompt, n))
+                engine.submit(str(asked), prompt, wish, borders)
         if rng.random() < 0.05 and asked:
             engine.cancel(str(rng.integers(1, asked + 1)))
         if engine.idle and rng.random() < 0.3:
@@ -254,6 +268,8 @@ def test_logits_are_those_of_a_fresh_reading(
     """Gemma 3 was silently wrong: cells outside its window are not saved, and taken by others."""
     fuzzed(kind, tmp_path, tally, 2, steps=40, slots=slots, store=store, scarce=scarce)
     assert tally.rows > 100
+    if kind != "sliding":  # whose window is often whole
+        assert bool(tally.back) == (store and kind in ("hybrid", "recurrent")), "checkpoints were used"
 
 
 @pytest.mark.sample(1)
@@ -278,7 +294,7 @@ def test_logits_are_those_of_a_fresh_reading_where_evaluations_are_filled_up(
 def test_logits_are_those_of_a_fresh_reading_after_restarts(
     kind: str, tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = fuzzed(kind, tmp_path, tally, 5, steps=50, slots=2, store=True, scarce=True, disk=monkeypatch)
+    found = fuzzed(kind, tmp_path, tally, 5, steps=60, slots=2, store=True, scarce=True, disk=monkeypatch)
     assert tally.rows > 100
     assert found or kind == "sliding", "such states serve only where they end: test_prompt_files.py has it"
 

@@ -69,6 +69,6 @@ def test_what_a_killed_program_left_is_removed_and_another_programs_is_not(tmp_p
     left = [tmp_path / f"kept[1].{number}.part" for number in (f"{os.getpid()}-0", "4194999-3", "mine")]
     for file in (*left, tmp_path / "kept1.4194999-3.part"):
         file.touch()
-    remove_left(path)
+    remove_left(path.parent, path.name)
     assert [file.exists() for file in left] == [True, False, True]
     assert (tmp_path / "kept1.4194999-3.part").exists()

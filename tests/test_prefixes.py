@@ -158,7 +158,7 @@ def test_what_is_kept_stays_within_its_budget_when_a_restoration_pushes_it_out()
     rng = np.random.default_rng(1)
     for _ in range(60):
         answered(engine, more(text(int(rng.integers(4)), int(rng.integers(60, 120))), int(rng.integers(90))))
-        held = [sum(saved.n_bytes for saved in prefix.values()) for prefix in store._prefixes]
+        held = [kept.n_bytes for kept in store._prefixes]
         assert sum(held) == store.n_bytes <= store.budget
     assert pair.target.restored
 

@@ -38,6 +38,7 @@ class Target:
     """Turns text into tokens once it may."""
 
     n_vocab = 4
+    control = np.zeros(4, bool)
 
     def __init__(self) -> None:
         self.go, self.asked = threading.Event(), 0

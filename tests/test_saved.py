@@ -77,7 +77,7 @@ def test_the_budget_is_kept_and_counted_right(puts: list[tuple[list[int], int, b
     for ids, size, cuttable in puts:
         one = saved(*ids, size=size, cuttable=cuttable)
         store.put({"target": one})
-        assert store.n_bytes == sum(p["target"].n_bytes for p in store._prefixes) <= 500
+        assert store.n_bytes == sum(kept.n_bytes for kept in store._prefixes) <= 500
         assert store.best(one.tokens + tokens(0))[1] >= len(ids), "what was put last is there"
 
 

@@ -262,14 +262,13 @@ async def test_a_question_with_a_picture_is_raced_with_it(tmp_path: Path) -> Non
         assert "[a.png: picture" in it.shown("#race-question")
 
 
-@pytest.mark.parametrize("key", ["f5", "f12"])
 @on_a_loop
-async def test_a_race_and_the_demo_end_no_answer_that_is_being_written(key: str) -> None:
+async def test_a_race_ends_no_answer_that_is_being_written() -> None:
     """One key, pressed for its neighbour, cut off an answer of minutes."""
     async with driven(ChatApp(FakeEndpoint(answers=["some words " * 400], tok_per_s=50))) as it:
         await it.say("one")
         await it.until(lambda: "some words" in it.text())
-        await it.pilot.press(key)
+        await it.pilot.press("f5")
         await it.told("an answer is still being written: Esc stops it")
         assert it.chat.answering and it.app.screen is it.chat
 
@@ -460,6 +459,18 @@ async def test_keys_are_remapped_and_help_shows_where_they_went() -> None:
         await it.until(lambda: "f12" in it.text() and "f3 " not in it.text())
 
 
+def marked_texts(it: Driven) -> list[str]:
+    """Returns what the transcript shows in reverse, but for its scrollbar."""
+    region = it.chat.transcript.region
+    strips = it.app.screen._compositor.render_strips()[region.y : region.bottom]
+    return [
+        text
+        for strip in strips
+        for text, style, _ in strip
+        if style and style.reverse and text.strip().isascii() and text.strip()
+    ]
+
+
 @on_a_loop
 async def test_words_are_found_in_the_open_chat_and_scrolled_to() -> None:
     """Only the list of chats could be searched: who looked for a place in a long chat scrolled."""
@@ -471,17 +482,19 @@ async def test_words_are_found_in_the_open_chat_and_scrolled_to() -> None:
         assert "Needle" not in it.text()
         await it.pilot.press("alt+w", *"needle")
         await it.until(lambda: "1 of 1: A Needle here." in it.text() and " A Needle here." in it.text())
+        await it.until(lambda: marked_texts(it) == ["Needle"], "the place is marked")
         await it.pilot.press(*["backspace"] * 6, *"paragraph 3")
         await it.until(lambda: "11 of 11" in it.text() and "Paragraph 39 of" in it.text(), "the newest")
         await it.pilot.press("enter")
         await it.until(lambda: "10 of 11" in it.text() and "Paragraph 38 of" in it.text(), "the one above")
+        await it.until(lambda: marked_texts(it).count("Paragraph 3") > 3, "all that are in view are marked")
         await it.pilot.press("down", "down")
         await it.until(lambda: "1 of 11" in it.text() and "Paragraph 3 of" in it.text(), "round and round")
         await it.pilot.press("x")
         await it.until(lambda: "Nothing found." in it.text())
         await it.pilot.press("escape", *"typed")
         await it.until(lambda: it.chat.prompt.text == "typed" and "Nothing found" not in it.text())
-        assert not it.chat.answering and len(it.texts()) == 12
+        assert not it.chat.answering and len(it.texts()) == 12 and not marked_texts(it)
 
 
 @on_a_loop

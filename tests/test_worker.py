@@ -38,7 +38,7 @@ class FakeEngine:
 
     fails = False
 
-    def submit(self, id: str, tokens: Any, request: Any) -> None:
+    def submit(self, id: str, tokens: Any, request: Any, borders: Any, owner: str) -> None:
         if self.fails:
             raise KeyError(id)
 

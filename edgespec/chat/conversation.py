@@ -27,6 +27,7 @@ class Composed:
     family: Family
     opened: bool  # it ends within the reasoning
     tools: Mapping[str, Mapping[str, Any]]  # name -> schema of the arguments; empty if nothing may be called
+    normalized: tuple[str, ...] = ()  # lines of the system prompt that were left out or moved
 
     @property
     def shown(self) -> tuple[str, ...]:

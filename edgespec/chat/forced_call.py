@@ -9,9 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 from edgespec.chat.conversation import Composed
+from edgespec.chat.families.call_form import NoForm, of_arguments
 from edgespec.chat.families.family import Family
 from edgespec.chat.families.json_calls import JsonCalls
 from edgespec.chat.families.known import GRANITE, HERMES, LLAMA, MISTRAL_LIST, NEMOTRON
+from edgespec.errors import GrammarError
+from edgespec.grammar.grammar import Grammar, Triggers
 
 OPENINGS: Mapping[Family, str] = {
     HERMES: "<tool_call>\n",
@@ -44,41 +47,31 @@ def called_or_formed(composed: Composed, form: object) -> tuple[Composed, dict[s
     return replace(composed, family=family), {"anyOf": [named, *_calls(composed)]}
 
 
+def calls_form(composed: Composed) -> Grammar | None:
+    """Returns the grammar of the calls of a turn that may have some; None if its family has no form for them.
+
+    All else in the turn stays free.
+    """
+    family = composed.family
+    try:
+        text = family.form(composed.tools)
+        triggers = Triggers(
+            family.announcements, family.beginnings(composed.tools), family.thoughts, composed.opened
+        )
+        return Grammar("lark", text, lenient=True, triggers=triggers)
+    except (NoForm, GrammarError):  # too long, for one
+        return None
+
+
 def _calls(composed: Composed) -> list[dict[str, Any]]:
     """Returns the JSON schema of a call for each tool."""
     key = "parameters" if composed.family is LLAMA else "arguments"
     return [
         {
             "type": "object",
-            "properties": {"name": {"const": name}, key: _object(schema, i)},
+            "properties": {"name": {"const": name}, key: of_arguments(schema, i)},
             "required": ["name", key],
             "additionalProperties": False,
         }
         for i, (name, schema) in enumerate(composed.tools.items())
     ]
-
-
-def _object(schema: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Returns the schema of arguments: an object, even if it does not say so.
-
-    It gets a name of its own, to which its references ("#/$defs/Point") lead, as they did before
-    it was part of another; the draft it was written for would change how names are read.
-    """
-    id = schema.get("$id")
-    based = _rebased(schema, id) if isinstance(id, str) and id else schema
-    own = {name: value for name, value in based.items() if name != "$schema"}
-    if own.get("type") is None:
-        own["type"] = "object"
-    return {**own, "$id": f"urn:edgespec:tool:{number}"}
-
-
-def _rebased(value: Any, id: str) -> Any:
-    """Returns a schema whose references to itself by its name (`$id`) are those to its beginning, "#"."""
-    if isinstance(value, list):
-        return [_rebased(one, id) for one in value]
-    if not isinstance(value, Mapping):
-        return value
-    to = value.get("$ref")
-    own = isinstance(to, str) and to.partition("#")[0] == id.rstrip("#")
-    rebased = {name: _rebased(one, id) for name, one in value.items()}
-    return {**rebased, "$ref": "#" + to.partition("#")[2]} if own and isinstance(to, str) else rebased

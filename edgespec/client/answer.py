@@ -113,6 +113,7 @@ class Ended:
     model: str = ""
     prompt_tokens: int | None = None  # of the whole prompt
     cached_tokens: int | None = None  # those of them that needed no evaluation
+    read_again: str = ""  # how many were evaluated again, and why, in a sentence
     n_tokens: int | None = None  # of the answer
     n_ctx: int | None = None
     ttft_s: float | None = None  # from the request to the first text, as seen here

@@ -68,9 +68,14 @@ class Request:
         return 0 if self.drafter == "none" else self.draft_length
 
     @property
+    def governed(self) -> bool:
+        """True if a grammar governs the whole text, and not only calls in it."""
+        return self.grammar is not None and self.grammar.triggers is None
+
+    @property
     def kind(self) -> str:
         """A key that requests share whose guesses fare alike."""
         mode = "coupled" if self.seed is not None else "drawn"
         fixed = "" if self.draft_length is None else ", fixed length"
-        masked = "" if self.grammar is None else ", by a grammar"
+        masked = ", by a grammar" if self.governed else ""
         return f"{mode} at temperature {self.sampling.temperature:.1f}{fixed}{masked}"

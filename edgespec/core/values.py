@@ -30,6 +30,8 @@ DRAFTERS: tuple[DrafterName, ...] = get_args(DrafterName)
 LONGEST_DRAFT = 48
 DRAFT_LENGTHS = Number(0, 0, LONGEST_DRAFT)
 FinishReason = Literal["stop", "length", "cancelled"]
+# where tokens are that need not be evaluated again; "checkpoint": in a slot that goes back to one
+Origin = Literal["slot", "memory", "disk", "checkpoint"]
 Reach = tuple[float, ...]  # for each token of a guess, the probability that it and all before it are accepted
 
 
@@ -147,12 +149,30 @@ class BreakEven:
     least_free: float  # the same, for guesses that cost nothing
 
 
+class Broken(NamedTuple):
+    """Why tokens of a prompt are evaluated again, though an earlier text had them.
+
+    cause: who can change it. "room": they were held, and are no longer; "template": the text differs where
+    the earlier one's answer began, which a template renders otherwise in a history; else "client".
+    """
+
+    again: int  # tokens, estimated
+    at: int  # tokens before the first that differs
+    was: str  # the text that differs, of the earlier one and of this one; "" if none does
+    now: str
+    cause: Literal["client", "template", "room"]
+    ahead: int = 0  # characters before it
+    message: int | None = None  # the number of the message in which it is, from 1 on
+
+
 class Started(NamedTuple):
     """A request left the queue. cached_tokens: of its prompt, those that need not be evaluated again."""
 
     id: str
     prompt_tokens: int
     cached_tokens: int
+    origin: Origin = "slot"  # where these were
+    broken: Broken | None = None
 
 
 class PromptProgress(NamedTuple):

@@ -39,6 +39,7 @@ from edgespec.core.values import (
 )
 from edgespec.engine.adapter_turns import AdapterTurns
 from edgespec.engine.lanes import Lanes
+from edgespec.engine.past_texts import PastTexts
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.prompt_files import PromptFiles
 from edgespec.engine.prompt_reader import PromptReader
@@ -109,11 +110,13 @@ class Engine:
         files: PromptFiles | None = None,
         costs: Costs | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
+        spell: Callable[[Sequence[int]], str] | None = None,
     ) -> None:
         """slots: requests evaluated at once, at most as many as the pair has; queue: requests that may wait.
 
         cache_ram: bytes of host memory for prompts that are in no slot. files: those kept on disk.
-        costs: instead of the pair's. scorers: what evaluates, if not its contexts alone.
+        costs: instead of the pair's. scorers: what evaluates, if not its contexts alone. spell: returns the
+        text of tokens, to explain why some are evaluated again.
         """
         if not 1 <= slots <= pair.slots:
             raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
@@ -128,6 +131,7 @@ class Engine:
                 context.clear(seq)
         store = PrefixStore(cache_ram) if cache_ram else None
         self._prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
+        self._past = PastTexts(spell) if spell else None
         self._queue: deque[Running] = deque()
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
         self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
@@ -144,8 +148,18 @@ class Engine:
         """True where `step` would do nothing."""
         return not (self._queue or self._pending or self._running())
 
-    def submit(self, id: str, prompt: NDArray[np.int32], request: Request) -> None:
-        """Queues a request. Raises QueueFullError, PromptTooLongError or SettingError at once."""
+    def submit(
+        self,
+        id: str,
+        prompt: NDArray[np.int32],
+        request: Request,
+        borders: tuple[int, ...] = (),
+        owner: str = "",
+    ) -> None:
+        """Queues a request. borders: places of its prompt where later ones may differ. owner: whose it is.
+
+        Raises QueueFullError, PromptTooLongError or SettingError at once.
+        """
         if any(id == running.id for running in self._known()):
             raise SettingError(f"request {id!r} is being answered: choose another id")
         if len(self._queue) >= self._longest_queue + len(self._slots) - len(self._running()):
@@ -156,6 +170,7 @@ class Engine:
         self._submitted += 1
         running = Running(id, prompt, request, stream, ask, self._submitted, self._clock())
         running.adapters = self._pair.scales(request)
+        running.borders, running.owner = () if request.fresh else borders, owner
         self._queue.append(running)
 
     def cancel(self, id: str) -> None:
@@ -304,15 +319,19 @@ class Engine:
                 continue
             self._queue.remove(running)
             if fresh:
-                slot, cached = self._prefixes.place_fresh(*prompt)
+                slot, cached, origin = self._prefixes.place_fresh(*prompt)
             else:
-                slot, cached = self._prefixes.place(*prompt, running.fetch, running.wanted.slot)
+                slot, cached, origin = self._prefixes.place(*prompt, running.fetch, running.wanted.slot)
                 running.fetch = None
+            if not fresh and running.adapters == self._own_scales:
+                self._prefixes.expect(slot, running.borders)
             slot.lend(running)
             if not running.told:
                 running.told = True
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens after it
-                events.append(Started(running.id, running.prompt.size, known))
+                past, owner = self._past, running.owner
+                broken = past.explain(running.prompt, known, owner) if past and not fresh else None
+                events.append(Started(running.id, running.prompt.size, known, origin, broken))
 
     def _fits(self, running: Running) -> bool:
         """Returns whether one more fits beside the running ones. Idle sequences do not count."""
@@ -349,6 +368,8 @@ class Engine:
         for slot in self._slots:
             if slot.running is running:
                 slot.running, slot.used, slot.holds = None, self._steps, True
+                if self._past:
+                    self._past.add(running.ask.tokens, running.prompt.size, running.owner)
         if running in self._queue:
             self._queue.remove(running)
         if not (self._running() or self._queue):

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Want
-from edgespec.core.values import ModelName
-from edgespec.engine.prompt_files import Fetch, PromptFiles
+from edgespec.core.values import ModelName, Origin
+from edgespec.engine.prompt_files import Fetch, PromptFiles, checkpoints_of
 from edgespec.engine.slots import Cache, Running, Slot
 from edgespec.errors import EngineError, NoRoomError
 from edgespec.llama.saved import PrefixStore, Saved, same_beginning
@@ -52,8 +52,11 @@ class Prefixes:
         self._fetch: Fetch | None = None  # the last one
         self._written: dict[int, int] = {}  # when each slot was used last whose text is on disk
         self._unmoved = -1  # when the slot was used last whose text is too long for the store
+        for name, context in contexts.items():
+            if context.checkpoints:
+                context.checkpoints.keep_in(store, name)
 
-    def place_fresh(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> tuple[Slot, int]:
+    def place_fresh(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> tuple[Slot, int, Origin]:
         """Returns what `place` does, for a prompt that may reuse only chunks read from nothing.
 
         Other tokens were evaluated in other company, and differ in last digits from a fresh reading.
@@ -63,12 +66,13 @@ class Prefixes:
         n = self._whole(best, prompt, adapters)
         self.keep(best)
         self._adapt(best, adapters)
+        self.expect(best, None)
         target = self._contexts["target"]
         target.cut(best.seq, n)
         if target.held(best.seq).size != n:
             target.clear(best.seq)
         best.whole = self._held("target", best)
-        return best, best.whole
+        return best, best.whole, "slot"
 
     def _whole(self, slot: Slot, prompt: NDArray[np.int32], adapters: Scales) -> int:
         """Returns how many tokens of a prompt a slot holds in the chunks of a reading from nothing."""
@@ -86,20 +90,23 @@ class Prefixes:
         adapters: Scales = (),
         fetch: Fetch | None = None,
         wish: int | None = None,
-    ) -> tuple[Slot, int]:
-        """Returns a free slot for a prompt, and how many of its tokens the target holds there now.
+    ) -> tuple[Slot, int, Origin]:
+        """Returns a free slot for a prompt, how many of its tokens the target holds there, and from where.
 
         fetch: what was read from the disk for it. wish: the number of the slot that it would like to have.
         """
         free = [slot for slot in self._slots if not slot.running]
+        for slot in free:  # a checkpoint serves texts of its scales alone
+            self.expect(slot, () if slot.adapters == self._own else None)
         liked = [slot for slot in free if slot.seq == wish and self._contexts["target"].batches]
-        slot, cached = self._place(liked or free, prompt, adapters, fetch)
+        slot, cached, origin = self._place(liked or free, prompt, adapters, fetch)
         slot.whole = min(slot.whole, cached // self._chunk * self._chunk)
-        return slot, cached
+        back = cached and cached < self._held("target", slot) and not self._contexts["target"].batches
+        return slot, cached, "checkpoint" if back and origin == "slot" else origin
 
     def _place(
         self, free: Sequence[Slot], prompt: NDArray[np.int32], adapters: Scales, fetch: Fetch | None
-    ) -> tuple[Slot, int]:
+    ) -> tuple[Slot, int, Origin]:
         own = {
             slot: self._spared("target", slot, prompt) if slot.adapters == adapters else 0
             for slot in self._slots
@@ -118,14 +125,18 @@ class Prefixes:
                 if self._held("target", best) >= WORTH_MOVING:
                     self.keep(best)
             self._adapt(best, adapters)
-            return best, self._spared("target", best, prompt)
+            return best, self._spared("target", best, prompt), "slot"
         into = self._least_missed([slot for slot in free if slot is not source] or free)
         restores: Mapping[ModelName, Sequence[Saved]] = {}
+        origin: Origin = "slot"
         if fetch and n_fetched > max(own[source], n_saved):
-            restores = fetch.found
+            restores, origin = fetch.found, "disk"
+            if self.store is not None:
+                for name, checkpoint in fetch.checkpoints.items():
+                    self.store.put_checkpoint(name, checkpoint)
         elif saved and self.store and n_saved > own[source]:
             self.store.use(saved)  # first: saving may push out the least recently used
-            restores = {name: [whole] for name, whole in saved.items()}
+            restores, origin = {name: [whole] for name, whole in saved.items()}, "memory"
         self.keep(into)
         self._adapt(into, adapters)
         into.whole = 0  # its new content was evaluated elsewhere
@@ -139,7 +150,7 @@ class Prefixes:
                 if n < WORTH_MOVING or not context.share(source.seq, into.seq, n):
                     context.clear(into.seq)
         into.holds = True
-        return into, self._spared("target", into, prompt)
+        return into, self._spared("target", into, prompt), origin
 
     def _adapt(self, slot: Slot, adapters: Scales) -> None:
         """Gives a slot to a request with these adapters: what the target read with others goes."""
@@ -147,10 +158,16 @@ class Prefixes:
             slot.adapters, slot.whole = adapters, 0
             self._contexts["target"].clear(slot.seq)
 
+    def expect(self, slot: Slot, borders: tuple[int, ...] | None) -> None:
+        """Has checkpoints made at these places of the text that a slot reads; None: uses none there."""
+        for context in self._contexts.values():
+            if context.checkpoints:
+                context.checkpoints.expect(slot.seq, borders)
+                if borders and self.store is not None and context is self._contexts["target"]:
+                    slot.whole = -1  # chunks end where a checkpoint is due
+
     def is_being_read(self, prompt: NDArray[np.int32], adapters: Scales = ()) -> bool:
         """Returns whether a running slot is about to hold so much of a prompt that waiting for it pays."""
-        if not self._contexts["target"].batches:  # recurrent state is not shared
-            return False
         slots = [slot for slot in self._slots if slot.adapters == adapters]
         reading = [slot for slot in slots if slot.running and slot.request.reading]
         if not reading:
@@ -158,6 +175,12 @@ class Prefixes:
         tokens = prompt[:-1].tobytes()
         held = {slot: same_beginning(self._tokens(slot), tokens) for slot in slots}
         coming = {slot: same_beginning(slot.request.ask.tokens.tobytes(), tokens) for slot in reading}
+        if not self._contexts["target"].batches:  # a recurrent state is shared where a checkpoint is made
+            held = {slot: self._spared("target", slot, prompt) for slot in slots}
+            if self.store is None:
+                return False
+            for slot, n in coming.items():
+                coming[slot] = max((at for at in slot.request.borders if at <= n), default=0)
         reader = max(reading, key=coming.__getitem__)
         elsewhere = max((held[slot] for slot in slots if slot is not reader), default=0)
         return coming[reader] > held[reader] and coming[reader] >= elsewhere + WORTH_MOVING
@@ -176,7 +199,7 @@ class Prefixes:
             slots = [slot for slot in self._slots if slot.adapters == self._own]
             held = [0, *(self._spared("target", slot, prompt) for slot in slots)]
             held += [self.store.best(tokens)[1]] if self.store else []
-            fetch = self._files.find(tokens, max(held) + WORTH_MOVING)
+            fetch = self._files.find(tokens, max(held) + WORTH_MOVING, checkpoints=self.store is not None)
             if not fetch.done.is_set():
                 if self._fetch and self._fetch.waits:
                     return True
@@ -214,6 +237,11 @@ class Prefixes:
                     with suppress(EngineError, MemoryError):  # then it is evaluated again some day
                         saved = parts.save(slot.seq, start, end) if parts else context.save(slot.seq)
                         files.write(parent, start, saved)
+                        return True
+                root = checkpoints_of(files.roots[name])
+                for saved in context.checkpoints.within(text.tobytes()) if context.checkpoints else ():
+                    if files.unwritten(root, saved.tokens, parted=False):
+                        files.write(root, 0, saved)
                         return True
             self._written[slot.seq] = slot.used
         return False

@@ -2,7 +2,8 @@
 
 A text is kept in pieces, each behind the one before, so a beginning that many texts share is written once,
 and a text that goes on adds what is new. Where a state cannot be cut (recurrent memory, sliding windows), or
-is that of a head, it is kept whole. One thread reads and writes; the engine hands it copies, two at a time.
+is that of a head, it is kept whole, and its checkpoints beside it. One thread reads and writes; the engine
+hands it copies, two at a time.
 Files are checked before they are used, whatever ended the program that wrote them. The least recently used
 go first, ends of texts before their beginnings. If something cannot be written, it is evaluated again.
 """
@@ -14,13 +15,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from edgespec.core.values import ModelName
 from edgespec.engine.state_file import NotAStateError, StateFile, key_of, read_head, read_state, write_state
-from edgespec.llama.saved import Saved
+from edgespec.llama.saved import Saved, same_beginning
 from edgespec_models.kept_file import PART, remove_left
 
 ENDING = ".state"
@@ -36,7 +37,9 @@ class Fetch:
     """What is read from the disk for one prompt, and checked."""
 
     wanted: Mapping[ModelName, Sequence[StateFile]]
+    wanted_checkpoints: Mapping[ModelName, StateFile] = field(default_factory=dict)
     found: dict[ModelName, list[Saved]] = field(default_factory=dict)
+    checkpoints: dict[ModelName, Saved] = field(default_factory=dict)
     done: threading.Event = field(default_factory=threading.Event)
     since: float = field(default_factory=time.monotonic)
 
@@ -47,7 +50,7 @@ class Fetch:
 
     def useful(self, tokens: bytes) -> int:
         """Returns how many tokens of a prompt the target need not evaluate."""
-        return sum(n for _, n in _matched(self.found.get("target", ()), tokens))
+        return _spared(self.found.get("target", ()), self.checkpoints.get("target"), tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +126,20 @@ class PromptFiles:
             self._writing.add(job.key)
             self._jobs.put(job)
 
-    def find(self, tokens: bytes, least: int) -> Fetch:
-        """Returns what may be read for a prompt; nothing, and done, if it spares too few tokens."""
+    def find(self, tokens: bytes, least: int, *, checkpoints: bool = False) -> Fetch:
+        """Returns what may be read for a prompt; nothing, and done, if it spares too few tokens.
+
+        checkpoints: they are of use.
+        """
         with self._lock:
             wanted = {name: list(self._chain(root, tokens)) for name, root in self.roots.items()}
-        fetch, target = Fetch(wanted), [file.saved for file in wanted["target"]]
-        if sum(n for _, n in _matched(target, tokens)) < least or not self._thread.is_alive():
+            beside: dict[ModelName, StateFile] = {}
+            for name, root in self.roots.items() if checkpoints else ():
+                if not wanted[name] and (pair := self._by_checkpoint(root, tokens)):
+                    wanted[name], beside[name] = [pair[0]], pair[1]
+        fetch, target = Fetch(wanted, beside), [file.saved for file in wanted["target"]]
+        checkpoint = beside["target"].saved if "target" in beside else None
+        if _spared(target, checkpoint, tokens) < least or not self._thread.is_alive():
             fetch.done.set()
         return fetch
 
@@ -150,6 +161,21 @@ class PromptFiles:
                 return
             yield best
             parent, rest = best.key, rest[len(best.saved.tokens) :]
+
+    def _by_checkpoint(self, root: bytes, tokens: bytes) -> tuple[StateFile, StateFile] | None:
+        """Returns the file of a whole state and that of its checkpoint that spare most of a prompt."""
+        best, most = None, 0
+        known = [
+            file
+            for file in self._behind.get(checkpoints_of(root), ())
+            if tokens[:-4].startswith(file.saved.tokens)
+        ]
+        for whole in self._behind.get(root, ()) if known else ():
+            same = same_beginning(whole.saved.tokens, tokens[:-4])
+            for file in known:
+                if most < file.saved.n_tokens <= same:
+                    best, most = (whole, file), file.saved.n_tokens
+        return best
 
     # ---- the thread's side -------------------------------------------------------------------------------
 
@@ -178,7 +204,7 @@ class PromptFiles:
             for entry in list(os.scandir(self._folder)):
                 path = Path(entry.path)
                 if entry.name.endswith(PART):
-                    remove_left(path.with_name(entry.name.partition(ENDING)[0] + ENDING))
+                    remove_left(path.parent, entry.name.partition(ENDING)[0] + ENDING)
                 elif entry.name.endswith(ENDING) and entry.is_file():  # a pipe would be waited for
                     self._take(path)
         self._shrink()
@@ -243,16 +269,39 @@ class PromptFiles:
                     else:
                         (self._folder / name).unlink()
 
+    @contextmanager
+    def _dropping(self, file: StateFile) -> Iterator[None]:
+        """Removes a file that cannot be read."""
+        try:
+            yield
+        except (NotAStateError, OSError, MemoryError, ValueError):
+            self._drop(file)
+
     def _read(self, job: Fetch) -> None:
         for name, files in job.wanted.items():
             found = job.found[name] = list[Saved]()
             for file in files:
-                try:
+                with self._dropping(file):
                     found.append(read_state(file))
-                except (NotAStateError, OSError, MemoryError, ValueError):
-                    self._drop(file)
-                    break
+                    continue
+                break
             self._used(files[len(found) - 1] if found else None)
+        for name, file in job.wanted_checkpoints.items():
+            with self._dropping(file):
+                job.checkpoints[name] = read_state(file)
+                self._used(file)
+
+
+def checkpoints_of(root: bytes) -> bytes:
+    """Returns what comes before the checkpoints of texts that begin with a root."""
+    return key_of(root, b"checkpoints")
+
+
+def _spared(states: Sequence[Saved], checkpoint: Saved | None, tokens: bytes) -> int:
+    """Returns how many tokens of a prompt these spare."""
+    if checkpoint and states and checkpoint.useful(tokens) <= same_beginning(states[0].tokens, tokens):
+        return checkpoint.useful(tokens)
+    return sum(n for _, n in _matched(states, tokens))
 
 
 def _matched(states: Sequence[Saved], tokens: bytes) -> Iterator[tuple[Saved, int]]:

@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.attachment import Mixed  # fmt: skip
+from edgespec.engine.borders import borders
 from edgespec.engine.messages import (
     MOST_TOKENS,
     Cancel,
@@ -67,6 +68,7 @@ class Ready:
     message: Submit
     tokens: Tokens
     media: tuple[Medium, ...] = ()  # of the prompt: they are there as long as somebody holds them
+    borders: tuple[int, ...] = ()  # places of the prompt where later ones may differ
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +248,8 @@ class RequestReader:
             return Spelt(message.id, tuple(piece(token, special=True) for token in message.tokens))
         if isinstance(message, Submit):
             self.pair.prepare(message.request)
-            return Ready(message, *self._read(message))
+            tokens, media = self._read(message)
+            return Ready(message, tokens, media, borders(tokens, self.pair.target.control))
         tokens, _ = self._read(message)
         sent = tokens if tokens.size <= MOST_TOKENS else tokens[:0]
         return Tokenized(message.id, array("i", sent.tobytes()), tokens.size)

@@ -12,6 +12,7 @@ from edgespec.core.request import Request
 from edgespec.core.stream import Stream
 from edgespec.core.values import Ask
 from edgespec.engine.prompt_files import Fetch
+from edgespec.llama.checkpoints import Checkpoints
 from edgespec.llama.saved import Saved
 from edgespec.pairs.adapters import Scales
 
@@ -49,6 +50,11 @@ class Cache(Scorer, Protocol):
     @property
     def parts(self) -> Parts | None:
         """Parts of its sequences; None if they are saved as a whole alone."""
+        ...
+
+    @property
+    def checkpoints(self) -> Checkpoints | None:
+        """Its checkpoints; None if it makes none."""
         ...
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
@@ -102,6 +108,8 @@ class Running:
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all
     adapters: Scales = ()  # of the target's adapters, for all of it
+    owner: str = ""  # whose earlier texts it may be compared with
+    borders: tuple[int, ...] = ()  # of its prompt: see `borders.py`
     fetch: Fetch | None = None  # what is read from the disk for it
     notice: str = ""  # why the draft is not asked any more
     pace: Pace = field(init=False)

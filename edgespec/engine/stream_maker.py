@@ -1,5 +1,6 @@
 """Makes the streams of requests on a loaded pair: who guesses, what is sampled, what a text may hold."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,8 +24,9 @@ from edgespec.core.text import TextRelease
 from edgespec.core.values import FREE, LONGEST_DRAFT
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
 from edgespec.engine.experience import Experience, Knowledge
-from edgespec.errors import SettingError
-from edgespec.grammar.matchers import CONTROL, Matchers
+from edgespec.errors import GrammarError, SettingError
+from edgespec.grammar.grammar import CONTROL
+from edgespec.grammar.matchers import Matchers
 from edgespec.llama.heads.guessing import DraftContext
 from edgespec.llama.model import Model
 from edgespec.llama.translated_context import TranslatedContext
@@ -71,7 +73,12 @@ class StreamMaker:
         """Does what a vocabulary needs once for a request. From any thread. Raises GrammarError."""
         shown = self._tokens_of(request.shown)
         if request.grammar:
-            self.matchers.compile(request.grammar, shown)
+            try:
+                self.matchers.compile(request.grammar, shown)
+            except GrammarError as error:
+                if request.governed:
+                    raise
+                logging.getLogger(__name__).warning("Calls of these tools are not constrained: %s", error)
         self._repetition(request.sampling)
 
     def is_prepared(self, request: Request) -> bool:
@@ -92,7 +99,12 @@ class StreamMaker:
         """Returns the masks of a text after a prompt of so many tokens, if a grammar is asked for."""
         if request.grammar is None:
             return None
-        masks = self.matchers.masks(request.grammar, start, self._tokens_of(request.shown))
+        try:
+            masks = self.matchers.masks(request.grammar, start, self._tokens_of(request.shown))
+        except GrammarError:
+            if request.governed:
+                raise
+            return None  # a client's tools are answered all the same
         bias = request.sampling.logit_bias
         masks.banned = frozenset(token for token, value in bias.items() if value == -math.inf)
         return masks
@@ -105,7 +117,7 @@ class StreamMaker:
 
     def _free(self, request: Request, known: Experience) -> list[Guesser]:
         """Returns the free guessers of a text: they share tables, and have the odds of its kind."""
-        masked = request.grammar is not None  # text under a grammar has other tables
+        masked = request.governed  # text under a grammar has other tables
         if masked not in self._guessers:
             self._guessers[masked] = free_guessers(self.target.n_vocab)
         return [known.take_up(guesser.for_text()) for guesser in self._guessers[masked]]
@@ -113,6 +125,11 @@ class StreamMaker:
     def spelling(self, shown: tuple[str, ...]) -> Callable[[int], bytes]:
         """Returns a function for the bytes of a token; of the control tokens, only those `shown` have any."""
         return self._spelling(self._tokens_of(shown))
+
+    def spell(self, tokens: Sequence[int]) -> str:
+        """Returns the text of tokens, control tokens included; a picture has none."""
+        pieces = (self.target.piece(token, special=True) for token in tokens if token >= 0)
+        return b"".join(pieces).decode("utf-8", "replace")
 
     def _spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         piece = self.target.piece

@@ -134,7 +134,7 @@ class Worker:
             self._outbox.send(Refused(message.id, "draining", sentence))
             return
         try:
-            self._engine.submit(message.id, item.tokens, message.request)
+            self._engine.submit(message.id, item.tokens, message.request, item.borders, message.owner)
         except EdgeSpecError as error:
             self._outbox.send(refused(message.id, error))
             return
@@ -146,7 +146,7 @@ class Worker:
             self._media[message.id] = item.media
         if message.pieces:
             self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
-        plain = message.request.grammar is None and not (message.request.ignore_eos or item.media)
+        plain = not (message.request.governed or message.request.ignore_eos or item.media)
         if self._text_log and plain:
             self._text_log.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
         self._outbox.send(Accepted(message.id, len(item.tokens)))
@@ -257,7 +257,9 @@ def main() -> int:
         pair.matchers.lark = trials.lark
         reader.pair = pair
         ram, files = cache_ram(load.settings), prompt_files(pair)
-        engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files)
+        engine = Engine(
+            pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files, spell=pair.spell
+        )
         most = load.settings.keep_texts
         text_log = text_log_of(config.data_folder(), pair.target.path, most) if most else None
         worker = Worker(pair, engine, reader, outbox, text_log)

@@ -16,6 +16,19 @@ DEEPEST = 64  # levels of a schema: llguidance's compiler recurses
 SPELT_OUT = set("\\.+*?()|[]{}^$#&-~/\"' ")
 
 
+CONTROL = b"\xff"  # no text begins with it; a grammar that means the token says <name>
+
+
+@dataclass(frozen=True, slots=True)
+class Triggers:
+    """Where a grammar begins to govern a text that is free otherwise: at a tag, with which it begins."""
+
+    tags: tuple[str, ...] = ()
+    first: tuple[str, ...] = ()  # tags only where the text begins; "" is there at once
+    thoughts: tuple[tuple[str, str], ...] = ()  # what opens and closes reasoning, in which no tag counts
+    opened: bool = False  # the text begins within the reasoning
+
+
 @dataclass(frozen=True, slots=True)
 class Grammar:
     """The allowed texts. Raises GrammarError if it is too long, no text, or a schema that is not JSON."""
@@ -27,6 +40,7 @@ class Grammar:
     # opened)
     behind: str = ""
     opening: str = ""  # only if the text begins with this one
+    triggers: Triggers | None = None  # it governs what begins with one of these; all else is free
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(GrammarKind):

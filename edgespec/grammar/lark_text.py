@@ -14,6 +14,7 @@ EXACT = '%llguidance {"no_forcing": true}\n'
 WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a small model cannot get lost
 DEFINED = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # a rule of GBNF
 DEFINED_IN_LARK = re.compile(r"^[?!]?_?[a-z]\w*(\[[^\]\n]*\])?\s*:", re.MULTILINE | re.IGNORECASE)
+SCHEMA = re.compile(r"^(\w+: %json )(.*)$", re.MULTILINE)  # a rule of a Lark grammar that is a JSON schema
 OPTIONS = re.compile(r"%llguidance\s*\{[^}]*\}")  # of a Lark grammar's own; ours come first
 
 
@@ -34,28 +35,35 @@ def lark_of(grammar: Grammar) -> str:
 
 def _body(grammar: Grammar) -> str:
     if grammar.kind == "json_schema":
-        schema = json.loads(grammar.text)
-        if isinstance(schema, bool):
-            schema = {} if schema else {"not": {}}
-        own = schema.get("x-guidance")
-        own = own if isinstance(own, dict) else {}
-        flexible = own.get("whitespace_flexible") is not False
-        options = {"lenient": grammar.lenient} | ({"whitespace_pattern": WHITESPACE} if flexible else {})
-        if grammar.lenient:
-            schema = _without_unreadable(schema)
-        schema["x-guidance"] = {**options, **own}
-        return f"start: %json {json.dumps(schema)}\n"
+        return f"start: %json {_schema(grammar.text, grammar)}\n"
     if grammar.kind == "regex":
         return f"start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
     lark = OPTIONS.sub("", grammar.text)
     if grammar.kind == "lark":
-        return lark
+        return (
+            SCHEMA.sub(lambda found: found[1] + _schema(found[2], grammar), lark) if grammar.lenient else lark
+        )
     try:
         return as_lark(grammar.text)
     except GrammarError:
         if DEFINED.search(grammar.text) or not DEFINED_IN_LARK.search(lark):
             raise
         return lark
+
+
+def _schema(text: str, grammar: Grammar) -> str:
+    """Returns a JSON schema with our way to read it."""
+    schema = json.loads(text)
+    if isinstance(schema, bool):
+        schema = {} if schema else {"not": {}}
+    own = schema.get("x-guidance")
+    own = own if isinstance(own, dict) else {}
+    flexible = own.get("whitespace_flexible") is not False
+    options = {"lenient": grammar.lenient} | ({"whitespace_pattern": WHITESPACE} if flexible else {})
+    if grammar.lenient:
+        schema = _without_unreadable(schema)
+    schema["x-guidance"] = {**options, **own}
+    return json.dumps(schema)
 
 
 def _without_unreadable(schema: Any) -> Any:

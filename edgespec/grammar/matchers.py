@@ -25,11 +25,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.errors import GivenUpError, GrammarError
-from edgespec.grammar.grammar import NAMES, NOT_ENFORCED, Grammar
+from edgespec.grammar.grammar import NAMES, NOT_ENFORCED, Grammar, Triggers
 from edgespec.grammar.lark_text import lark_of
-from edgespec.sampling.masks import Masks
+from edgespec.grammar.triggered import Triggered, Vocabulary
+from edgespec.sampling.masks import Masks, Matcher
 
-CONTROL = b"\xff"  # no text begins with it; a grammar that means the token says <name>
 REMEMBERED = 16  # compiled grammars, and refused ones: clients send the same schema again and again
 REFUSED_S = 300.0  # then one is tried again: it may have been refused because the machine was busy
 VOCABULARIES = 4  # by the control tokens that are shown: one or two for a chat template
@@ -63,6 +63,7 @@ class Matchers:
         self.lark = lark_of  # how a grammar is read; `Trials.lark` does so in a child
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._vocabularies: OrderedDict[Shown, Any] = OrderedDict()
+        self._texts: OrderedDict[Shown, Vocabulary] = OrderedDict()
         self._compiled: OrderedDict[_Asked, _Compiled] = OrderedDict()
         self._making: dict[_Asked, Future[_Compiled]] = {}
         self._refused: OrderedDict[_Asked, _Refusal] = OrderedDict()
@@ -85,8 +86,26 @@ class Matchers:
                 raise GrammarError(f"the {NAMES[grammar.kind]} takes too long to be compiled again")
             return compile_again()
 
-        matcher = LLGuidance(compiled.deep_copy(), self._n_vocab, NAMES[grammar.kind], again)
+        whole = LLGuidance(compiled.deep_copy(), self._n_vocab, NAMES[grammar.kind], again)
+        matcher: Matcher = self._triggered(grammar.triggers, whole, shown) if grammar.triggers else whole
         return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
+
+    def _triggered(self, triggers: Triggers, whole: "LLGuidance", shown: Shown) -> Triggered:
+        """Returns a matcher of texts that are free until a tag."""
+        usable = shown - self._end_tokens
+        tokens, texts = self._vocabulary(usable), self._texts[usable]
+        begun: dict[bytes, LLGuidance | None] = {}  # of each text that was asked for
+
+        def begun_with(text: bytes) -> LLGuidance | None:
+            if text not in begun:
+                begun[text] = whole.begun_with(tokens.greedy_tokenize(text.decode("utf-8", "replace")))
+            return None if (found := begun[text]) is None else found.copy()
+
+        def again() -> None:
+            whole.begin_anew()
+            begun.clear()
+
+        return Triggered(triggers, texts, begun_with, again)
 
     def knows(self, grammar: Grammar, shown: Shown = NOTHING) -> bool:
         """True if a grammar has been compiled, or refused, and that is remembered."""
@@ -153,8 +172,10 @@ class Matchers:
         with self._reading:
             known = self._vocabularies.get(shown)
             if known is None:
-                known = tokenizer_of(self._pieces(shown), self._end_tokens)
+                pieces = self._pieces(shown)
+                known = tokenizer_of(pieces, self._end_tokens)
                 _remember(self._vocabularies, shown, known, VOCABULARIES)
+                _remember(self._texts, shown, Vocabulary(pieces), VOCABULARIES)
             return known
 
 
@@ -207,6 +228,21 @@ class LLGuidance:
     @property
     def broken(self) -> bool:
         return bool(self._matcher.is_error())
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing may follow."""
+        return bool(self._matcher.is_stopped())
+
+    def copy(self) -> "LLGuidance":
+        """Returns a matcher at the same place."""
+        n_vocab = 32 * self._words.size
+        return LLGuidance(self._matcher.deep_copy(), n_vocab, self._name, self._again)
+
+    def begun_with(self, tokens: Sequence[int]) -> "LLGuidance | None":
+        """Returns a copy that has consumed tokens; None if the grammar forbids them."""
+        found = self.copy()
+        return found if all(found.takes(token) for token in tokens) else None
 
     def begin_anew(self) -> None:
         began = time.thread_time()

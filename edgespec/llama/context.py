@@ -11,8 +11,9 @@ state cannot forget their last tokens at will; what they can do is probed when t
 - otherwise: the state is checkpointed before tokens that may be withdrawn are decoded, and restored.
 
 Sliding-window layers keep all cells (`swa_full`), but llama.cpp saves none that the window masks, and gives
-such cells to other sequences. So before a sequence goes back, llama.cpp is asked where its cells begin; if
-the window of the next token is no longer complete, all is evaluated again.
+such cells to other sequences. So before a sequence goes back, llama.cpp is asked where its cells begin.
+Where a state or a window cannot go back, it does so by the last checkpoint made while it was read
+(`checkpoints.py`), or all is evaluated again.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ from edgespec.errors import (
 )
 from edgespec.llama.attention import with_attention
 from edgespec.llama.batch import Batch
+from edgespec.llama.checkpoints import Checkpoints
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import Switch, Tap
@@ -56,7 +58,7 @@ from edgespec.pairs.settings import whole
 
 __all__ = ["Context", "ContextSettings"]
 
-CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state alone, kept in host memory
+CHECKPOINT_FLAGS = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY: recurrent state and windows, kept in host memory
 NO_CELLS = 1  # code of llama_decode
 # cells up to which flash attention splits no row over the threads, by whose number it would round
 UNSPLIT = 256
@@ -115,6 +117,8 @@ class Context:
         self._keeper = settings.n_seq if keeps_order(model, settings) else None  # see `keep_cells`
         spare = settings.n_seq + keeps_order(model, settings)
         self.parts = StateParts(self, spare) if has_parts(model, settings) else None
+        uncut = model.has_recurrent_state or model.window
+        self.checkpoints = Checkpoints(self, settings.n_seq) if uncut else None
         self._companion = sequences(model, settings) - 1 if settings.identical else None  # see `_decode`
         self._keeping = self._kept = False
         self._splits = bool(settings.flash_attention) and not model.on_gpu
@@ -245,12 +249,18 @@ class Context:
         seq = self._sequences[s]
         if keep == seq.held:
             return keep
-        if not self.model.has_recurrent_state:
-            return keep if self._window_is_whole(s, keep) else 0
-        if 0 < seq.held - keep <= self._near(seq):
-            return keep
         at, state = seq.checkpoint
-        return at if state is not None and at <= keep else 0
+        if not self.model.has_recurrent_state:
+            if self._window_is_whole(s, keep):
+                return keep
+        elif 0 < seq.held - keep <= self._near(seq):
+            return keep
+        kept = self._kept_before(s, keep)
+        return max(at if state is not None and at <= keep else 0, kept.n_tokens if kept else 0)
+
+    def _kept_before(self, s: int, n: int) -> Saved | None:
+        """Returns the last checkpoint within the first n tokens of a sequence."""
+        return self.checkpoints.before(s, self._sequences[s].tokens, n) if self.checkpoints else None
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Makes each sequence hold its tokens + tail; returns the last `rows` logits rows of each.
@@ -339,6 +349,8 @@ class Context:
             self._rewind(want.seq, keep)
         if media or seq.held < keep:  # it went back further
             self._read_media(want)
+        if self.checkpoints:
+            self._read_to_border(want)
         if self.model.has_recurrent_state and len(want.tail) > self._n_rs_seq:
             settled = min(want.tokens.size, want.tokens.size + len(want.tail) - want.rows)
             if seq.held <= settled:
@@ -347,6 +359,15 @@ class Context:
         if self.model.architecture in FIRST_ROWS:  # all that is evaluated together is asked for
             self._decode_unread(want.seq, _bytes_of(want, seq.held)[: -4 * want.rows])
         return missing if seq.held == keep else _bytes_of(want, seq.held)
+
+    def _read_to_border(self, want: Want) -> None:
+        """Evaluates what a sequence lacks of its want up to the last place where a checkpoint is due."""
+        assert self.checkpoints
+        held = at = self._sequences[want.seq].held
+        settled = min(want.tokens.size, want.tokens.size + len(want.tail) - want.rows)
+        while (ahead := self.checkpoints.ahead(want.seq, at)) <= settled - at:
+            at += ahead
+        self._decode_unread(want.seq, _bytes_of(want, held)[: 4 * (at - held)])
 
     def _read_media(self, want: Want) -> None:
         """Evaluates what a sequence lacks of its want up to the last medium: none is read with others."""
@@ -370,16 +391,28 @@ class Context:
                 self._keep(s, keep)
                 return
         at, state = seq.checkpoint
-        if state is not None and at <= keep:
-            # this first removal may be refused while the old recurrent state is there; the second counts
-            position = seq.position(at)
-            C.llama_memory_seq_rm(self._memory, s, position, -1)
-            data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-            if C.llama_state_seq_set_data_ext(self._handle, data, state.size, s, CHECKPOINT_FLAGS):
-                C.llama_memory_seq_rm(self._memory, s, position, -1)
-                self._keep(s, at)
+        at = at if state is not None and at <= keep else 0
+        kept = self._kept_before(s, keep)
+        if kept and kept.n_tokens > at:
+            if self._put_back(s, kept.n_tokens, kept.state):
+                if self._hidden and kept.row is not None:
+                    self._hidden.put(s, kept.n_tokens - 1, kept.row[None])
                 return
+        elif at and state is not None and self._put_back(s, at, state):
+            return
         self.clear(s)
+
+    def _put_back(self, s: int, n: int, state: NDArray[np.uint8]) -> bool:
+        """Makes a sequence hold its first n tokens. state: what of it cannot be cut. False if it fails."""
+        # this first removal may be refused while the old recurrent state is there; the second counts
+        position = self._sequences[s].position(n)
+        C.llama_memory_seq_rm(self._memory, s, position, -1)
+        data = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        if not C.llama_state_seq_set_data_ext(self._handle, data, state.size, s, CHECKPOINT_FLAGS):
+            return self.give_back_cells() and self._put_back(s, n, state)
+        C.llama_memory_seq_rm(self._memory, s, position, -1)
+        self._keep(s, n)
+        return True
 
     def _keep(self, s: int, n: int) -> None:
         """Records that a sequence holds its first n tokens alone."""
@@ -447,18 +480,25 @@ class Context:
 
     def share(self, source: int, s: int, n: int) -> bool:
         """Makes a sequence hold the first n tokens of another, in the same cells; False if it cannot."""
-        if self.model.has_recurrent_state or n > self._sequences[source].held:
-            return False
         from_ = self._sequences[source]
-        n = whole_before(self.held(source), n) if from_.media else n
-        if not self._window_is_whole(source, n):
+        if n > from_.held:
             return False
+        n, kept = whole_before(self.held(source), n) if from_.media else n, None
+        if self.model.has_recurrent_state or not self._window_is_whole(source, n):
+            kept = self._kept_before(source, n)
+            if kept is None or kept.n_tokens != n:
+                return False
         self.clear(s)
         C.llama_memory_seq_cp(self._memory, source, s, 0, from_.position(n))
         self._sequences[s].tokens += from_.tokens[: 4 * n]
         self._sequences[s].media = from_.media
+        if kept and not self._put_back(s, n, kept.state):
+            self.clear(s)
+            return False
         if self._hidden:
             self._hidden.share(source, s, n)
+            if kept and kept.row is not None:
+                self._hidden.put(s, n - 1, kept.row[None])
         return True
 
     def lengthen(self, s: int, tokens: bytes) -> None:
@@ -479,6 +519,16 @@ class Context:
             raise EngineError(f"the state of {self.model.path.name} cannot be saved: {last_complaint()}")
         return state
 
+    def uncut_bytes(self, s: int) -> int:
+        """Returns the size of what of a sequence's state cannot be cut."""
+        return int(C.llama_state_seq_get_size_ext(self._handle, s, CHECKPOINT_FLAGS))
+
+    def uncut_state(self, s: int) -> Saved:
+        """Returns a copy of what of a sequence's state cannot be cut. Raises EngineError."""
+        held = self._sequences[s].held
+        row = self._hidden.row(s, held - 1) if self._hidden else None
+        return Saved(bytes(self._sequences[s].tokens), self.state(s, CHECKPOINT_FLAGS), held, row)
+
     def _save_checkpoint(self, s: int) -> None:
         seq = self._sequences[s]
         if seq.checkpoint[0] == seq.held and seq.checkpoint[1] is not None or seq.held == 0:
@@ -489,10 +539,16 @@ class Context:
             seq.checkpoint = (0, None)
 
     def _decode_unread(self, s: int, tokens: bytes) -> None:
-        """Evaluates, in pieces, tokens that need no logits."""
-        size = 4 * self._chunk
-        for at in range(0, len(tokens), size):
-            self._decode([(s, tokens[at : at + size], 0)])
+        """Evaluates, in pieces, tokens that need no logits; makes the checkpoints that are due."""
+        while tokens:
+            size = self._chunk
+            if self.checkpoints:
+                self.checkpoints.take(s, self._sequences[s].held)
+                size = min(size, self.checkpoints.ahead(s, self._sequences[s].held))
+            self._decode([(s, tokens[: 4 * size], 0)])
+            tokens = tokens[4 * size :]
+        if self.checkpoints:
+            self.checkpoints.take(s, self._sequences[s].held)
 
     def _decode(self, parts: Sequence[_Part]) -> list[Rows]:
         """Evaluates parts in one llama_decode and keeps the record true.

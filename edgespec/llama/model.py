@@ -344,6 +344,12 @@ class Model:
         return frozenset(i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i))
 
     @cached_property
+    def control(self) -> NDArray[np.bool_]:
+        """Which tokens are control tokens: (n_vocab,)."""
+        attributes = (C.llama_vocab_get_attr(self._vocab, i) for i in range(self.n_vocab))
+        return np.fromiter((bool(one & C.LLAMA_TOKEN_ATTR_CONTROL) for one in attributes), bool, self.n_vocab)
+
+    @cached_property
     def fill_tokens(self) -> FillTokens | None:
         """The tokens between which it fills in text; None if it was not trained for that."""
         vocab = self._vocab

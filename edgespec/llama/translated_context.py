@@ -98,6 +98,10 @@ class TranslatedContext:
     def parts(self) -> None:
         """None: it is saved as a whole."""
 
+    @property
+    def checkpoints(self) -> None:
+        """None: it begins behind what it cannot go back to."""
+
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the text that a sequence has read, without guesses: the target's tokens."""
         return self._held[seq]

@@ -9,6 +9,7 @@ from pathlib import Path
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.system import config
 from edgespec_models import tiny
+from edgespec_models.kept_file import remove_left
 
 BITS = {"F16": 16.0, "Q8_0": 8.5, "Q4_0": 4.5}  # of a weight
 SPARE_DISK = 2**30  # bytes that are left free
@@ -35,6 +36,7 @@ def grown_pair(spec: str, on_progress: Progress) -> tuple[Path, Path]:
     from edgespec_models.grow import grow  # gguf is slow to import, and only this needs it
     from edgespec_models.grow.source import GrowError
 
+    remove_left(folder())  # a gigabyte, where a demo was killed while it made its pair
     try:
         return grow.grow_pair(
             tiny.target_path(), tiny.draft_path(), folder(), grow.parse_spec(spec), on_progress=on_progress

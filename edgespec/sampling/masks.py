@@ -62,8 +62,11 @@ class Matcher(Protocol):
         """Starts anew, with nothing consumed and not broken. Raises GrammarError if that takes too long."""
         ...
 
-    def mask(self) -> NDArray[np.uint32]:
-        """Returns a bit for each token, the lowest first; raises GrammarError if it gives up."""
+    def mask(self) -> NDArray[np.uint32] | None:
+        """Returns a bit for each token, the lowest first; None if any may follow.
+
+        Raises GrammarError if it gives up.
+        """
         ...
 
     def takes(self, token: int) -> bool:
@@ -92,12 +95,12 @@ class Masks:
         self._matcher, self._start = matcher, start
         self._held = np.empty(256, np.int32)
         self._n = 0  # tokens held, by matcher and record alike
-        self._known: dict[int, Allowed] = {}  # by the number of tokens held
+        self._known: dict[int, Allowed | None] = {}  # by the number of tokens held
         self._words: NDArray[np.uint32] | None = None
         self._newest: Allowed | None = None
 
     def after(self, history: History) -> Allowed | None:
-        """Returns what may follow; None after an end token, or a forbidden one, where no text gets.
+        """Returns what may follow; None if anything may, and after an end token, or a forbidden one.
 
         history: prompt and text so far. Raises GrammarError if the grammar turns out too complex, or
         leads to where nothing may follow.
@@ -110,12 +113,11 @@ class Masks:
     def _after(self, history: History) -> Allowed | None:
         if not self._sync(history):
             return None
-        known = self._known.get(self._n)
-        if known is None:
-            known = self._known[self._n] = self._look()
+        if self._n not in self._known:
+            self._known[self._n] = self._look()
             if len(self._known) > 2 * KEPT:
                 self._known = {n: mask for n, mask in self._known.items() if n > self._n - KEPT}
-        return known
+        return self._known[self._n]
 
     def forced(self, history: History, room: int) -> list[int]:
         """Returns the tokens that must follow, up to `room`: each the only one that may.
@@ -157,7 +159,7 @@ class Masks:
                 return n
             if token in self.end_tokens:
                 allowed = self.after(np.append(history, np.array(guesses[:n], np.int32)))
-                return n + (allowed is not None and bool(allowed.flags[token]))
+                return n + (allowed is None or bool(allowed.flags[token]))
             if not (token < self.n_vocab and self._take(token)):
                 return n
         return len(guesses)
@@ -212,8 +214,10 @@ class Masks:
         self._n += 1
         return True
 
-    def _look(self) -> Allowed:
+    def _look(self) -> Allowed | None:
         words = self._matcher.mask()
+        if words is None:
+            return None
         if self._newest is not None and self._words is not None and np.array_equal(words, self._words):
             return self._newest  # inside a string, one mask after another is the same
         flags = np.unpackbits(words.view(np.uint8), bitorder="little")[: self.n_vocab].view(np.bool_)

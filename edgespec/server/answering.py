@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import random
 import threading
 from collections.abc import Sequence
@@ -19,7 +20,8 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
 from edgespec.chat.conversation import Composed, compose
-from edgespec.chat.forced_call import called_or_formed, forced
+from edgespec.chat.forced_call import called_or_formed, calls_form, forced
+from edgespec.chat.normalization import normalized
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.core.attachment import Attachment
 from edgespec.engine.media_marks import mixed
@@ -41,6 +43,8 @@ from edgespec.server.supervisor import Supervisor
 from edgespec.server.turns import TurnReader, readers
 from edgespec.server.worker_life import WorkerLife
 from edgespec.system.limited_child import GIVEN_UP
+
+_log = logging.getLogger(__name__)
 
 
 class Answering:
@@ -134,6 +138,9 @@ class Answering:
         if (size := n_characters(messages)) > (most := longest_text(about.n_ctx)):
             sentence = f"the messages have {size:,} characters, and {most:,} are read at once: shorten them"
             raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
+        messages, changed = normalized(messages) if self.settings.normalize else (messages, ())
+        if changed:
+            _log.debug("%s: left out of the system prompt, or moved behind it", ", ".join(changed))
         thinking = self.settings.defaults.thinking
         usual = {} if thinking is None else {"enable_thinking": thinking}
         given_up = threading.Event()
@@ -151,7 +158,7 @@ class Answering:
                 add_generation_prompt=body.add_generation_prompt is not False,
                 go_on=body.goes_on(),
             )
-            return composed, media
+            return replace(composed, normalized=changed), media
         except TemplateError as error:
             raise Refusal(400, str(error), param="messages", code="template_refused") from None
         finally:
@@ -183,6 +190,8 @@ class Answering:
             form = wanted
             if composed.family.thoughts or composed.family.final:
                 form = behind_thoughts(wanted, composed, template)
+        elif self.settings.strict_calls and body.strict_calls is not False and not body.goes_on():
+            form = calls_form(composed)
         submits = body.submits(
             mixed(composed.text, media),
             add_bos=self.wants_bos(composed.text),
@@ -191,6 +200,9 @@ class Answering:
             stops=(*composed.stops, *turn_end(template)),
             form=form,
         )
+        starts = message_starts(composed.text, [message.beginning for message in body.messages])
+        changed = composed.normalized
+        submits = [replace(submit, messages=starts, normalized=changed) for submit in submits]
         several = body.parallel_tool_calls is not False
         turns = readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several)
         return submits, turns, composed.text
@@ -225,9 +237,10 @@ class Answering:
     ) -> Response:
         """Answers a request. stream: how it is streamed. Raises Refusal if it cannot be started."""
         self._check_number(len(submits))
+        owner = getattr(request.state, "owner", "")
         generation = AnswerChoices(
             self.worker,
-            submits,
+            [replace(submit, owner=owner) for submit in submits],
             self._metrics,
             seconds=self.settings.request_s,
             progress=bool(body.stream and body.return_progress),
@@ -241,6 +254,16 @@ class Answering:
             events = to_its_end(answerer, generation, request.state.request_id)
             return stream(events, generation, self.settings.send_s)
         return JSONResponse(await answerer.whole(generation))
+
+
+def message_starts(prompt: str, texts: Sequence[str]) -> tuple[int, ...]:
+    """Returns where the text of each message begins in a prompt; where it is not found, the one before."""
+    found, at = list[int](), 0
+    for text in texts:
+        place = prompt.find(text.strip(), at) if text.strip() else -1
+        found.append(place if place >= 0 else at)
+        at = place + len(text.strip()) if place >= 0 else at
+    return tuple(found)
 
 
 def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar:

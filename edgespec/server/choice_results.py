@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from edgespec.core.stats import Counts
-from edgespec.core.values import FinishReason, Round, Started
+from edgespec.core.values import Broken, FinishReason, Origin, Round, Started
 from edgespec.server.logprobs import Scored
 
 
@@ -13,7 +13,10 @@ class ChoiceResults(Counts):
     """The results of one choice so far. Times are the worker's clock."""
 
     prompt_tokens: int = 0
+    normalized: tuple[str, ...] = ()  # lines of its system prompt that were left out or moved
     cached_tokens: int = 0
+    origin: Origin = "slot"  # where they were
+    broken: Broken | None = None  # why others were evaluated again
     known_tokens: int = 0  # of the prompt, that the target has, as far as reported
     rounds: int = 0
     started: float = 0.0
@@ -42,6 +45,7 @@ class ChoiceResults(Counts):
         self.started = self.first = self.last = at
         self.prompt_tokens = said.prompt_tokens
         self.known_tokens = self.cached_tokens = said.cached_tokens
+        self.origin, self.broken = said.origin, said.broken
 
     def read(self, known_tokens: int, at: float) -> bool:
         """Notes how much of its prompt has been read; False if that is nothing new."""
@@ -58,6 +62,21 @@ class ChoiceResults(Counts):
             "processed": self.known_tokens,
             "time_ms": round((self.first - self.started) * 1000),
         }
+
+    def changed(self) -> dict[str, Any]:
+        """Returns what was changed in its system prompt, if anything was."""
+        return {"normalized": list(self.normalized)} if self.normalized else {}
+
+    def reuse(self) -> dict[str, Any]:
+        """Returns where known tokens of the prompt were, and why others were evaluated again."""
+        found: dict[str, Any] = (
+            {"cached_from": {self.origin: self.cached_tokens}} if self.cached_tokens else {}
+        )
+        if why := self.broken:
+            told = {"tokens": why.again, "message": why.message, "was": why.was, "now": why.now}
+            told = {name: value for name, value in told.items() if value not in (None, "")}
+            found["evaluated_again"] = {**told, "cause": why.cause}
+        return found
 
     def timings(self, plain_s: float) -> dict[str, Any]:
         """Returns the figures under llama-server's names, and what speculation gained.
@@ -90,5 +109,6 @@ class ChoiceResults(Counts):
             "predicted_per_second": after_first / predicted_s if predicted_s and after_first > 0 else 0.0,
             "draft_n": self.drafted,
             "draft_n_accepted": self.accepted,
+            **self.reuse(),
             **{name: value for name, value in known.items() if value is not None},
         }

@@ -18,6 +18,7 @@ import re
 import socket
 from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any
 from urllib.parse import unquote
 
@@ -196,18 +197,22 @@ class _Key:
         self._app, self._keys = app, [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not self._keys or scope["path"] in OPEN_PATHS or self._opens(Headers(scope=scope)):
+        key = self._opening(Headers(scope=scope)) if self._keys else b""
+        if key is not None or scope["path"] in OPEN_PATHS:
+            scope.setdefault("state", {})["owner"] = sha256(key).hexdigest() if key else ""
             await self._app(scope, receive, send)
             return
         sentence = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY' or x-api-key"
         await refused(Refusal(401, sentence, code="invalid_api_key"), scope)(scope, receive, send)
 
-    def _opens(self, headers: Headers) -> bool:
+    def _opening(self, headers: Headers) -> bytes | None:
+        """Returns the key that a request has, None without a right one."""
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         given = [headers.get("x-api-key", ""), headers.get("api-key", "")]
         given += [bearer.strip()] if scheme.lower() == "bearer" else []
         pairs = [(key, one.encode("latin-1")) for key in self._keys for one in given]
-        return any([hmac.compare_digest(key, one) for key, one in pairs])  # a list: all are compared
+        right = [key for key, one in pairs if hmac.compare_digest(key, one)]  # all are compared
+        return right[0] if right else None
 
 
 class _Body:

@@ -1,6 +1,7 @@
 """One request of a client: its choices as they come from the worker, and their figures."""
 
 import asyncio
+import bisect
 import itertools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
@@ -66,7 +67,7 @@ class AnswerChoices:
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self._unread = 0
         self.failed: str | None = None  # why it ended before its time
-        self.choices = [ChoiceResults() for _ in wanted]
+        self.choices = [ChoiceResults(normalized=submit.normalized) for submit in wanted]
         self._scores = [ScoreRelease() if submit.request.scoring else None for submit in wanted]
 
     async def submit(self) -> None:
@@ -140,7 +141,7 @@ class AnswerChoices:
                 elif isinstance(said, Started):
                     if about := self._worker.about:
                         choice.growth_s, choice.n_ctx = about.plain_growth_s, about.n_ctx
-                    choice.began(said, at)
+                    choice.began(self._placed(said, i), at)
                     reads = True
                 if reads and self._progress:
                     yield ChoiceRound(i, NO_ROUND, (), reading=True)
@@ -155,6 +156,14 @@ class AnswerChoices:
                     yield ChoiceRound(i, said.round, said.pieces, scored)
         finally:
             self.close()
+
+    def _placed(self, said: Started, i: int) -> Started:
+        """Returns it with the message in which a prompt differs from an earlier one."""
+        starts, why = self._wanted[i].messages, said.broken
+        if not (starts and why and why.was + why.now):
+            return said
+        message = max(1, bisect.bisect_right(starts, why.ahead))
+        return said._replace(broken=why._replace(message=message))
 
     def stop(self, index: int, finish: FinishReason) -> None:
         """Ends one choice before the model does."""
@@ -178,7 +187,11 @@ class AnswerChoices:
     def figures(self) -> dict[str, Any]:
         """Returns the counts of all choices together, for the log."""
         finishes = [choice.finish or "cancelled" for choice in self.choices]
+        broken = next((choice.broken for choice in self.choices if choice.broken), None)
+        again = {"again": broken.again, "cause": broken.cause} if broken else {}
         return {
+            **again,
+            "cached_from": next((choice.origin for choice in self.choices if choice.cached_tokens), None),
             "prompt_tokens": sum(choice.prompt_tokens for choice in self.choices),
             "cached_tokens": sum(choice.cached_tokens for choice in self.choices),
             "tokens": sum(choice.n_tokens for choice in self.choices),

@@ -111,6 +111,13 @@ class Logged:
             _now_answering.reset(token)
 
 
+def _reuse(figures: dict[str, Any]) -> str:
+    """Returns where cached tokens were, and who can change that others were evaluated again."""
+    origin = f" from {figures['cached_from']}" if figures["cached_from"] else ""
+    again = f", about {figures['again']} read again: {figures['cause']}" if "again" in figures else ""
+    return f"{figures['cached_tokens']} cached{origin}{again}"
+
+
 def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, Any]) -> None:
     path = scope["path"][:SHOWN_PATH].encode("ascii", "backslashreplace").decode()
     generation = state.get("generation")
@@ -118,7 +125,7 @@ def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, A
     tokens = ""
     if figures:
         tokens = (
-            f", {figures['prompt_tokens']} tokens of prompt ({figures['cached_tokens']} cached), "
+            f", {figures['prompt_tokens']} tokens of prompt ({_reuse(figures)}), "
             f"{figures['tokens']} generated, {figures['accepted']} of {figures['drafted']} guesses accepted"
         )
     if code := state.get("refused") or (generation and generation.failed):  # perhaps in mid stream

@@ -48,6 +48,8 @@ class ServerSettings:
     log: LogFormat = "quiet"
     idle_s: float | None = None  # seconds without a request after which the model is unloaded; None keeps it
     models_max: int = 1  # in memory at the same time
+    normalize: bool = True  # volatile lines of system prompts are left out or moved: see `normalization.py`
+    strict_calls: bool = True  # a grammar keeps calls to the tools and their schemas
     verbose: bool = False  # chats show prompts
     slot_folder: Path | None = None  # where slots' texts may be saved
     no_slots: bool = False  # those routes are closed

@@ -41,10 +41,10 @@ def replacing(path: Path, *, private: bool = False, sync: bool = True) -> Iterat
         raise
 
 
-def remove_left(path: Path) -> None:
-    """Removes what programs that were killed have left beside a place."""
-    for left in path.parent.glob(f"{glob.escape(path.name)}.*{PART}"):
-        number = left.name[len(path.name) + 1 :].partition("-")[0]
+def remove_left(folder: Path, name: str = "") -> None:
+    """Removes what programs that were killed have left unfinished in a folder: of one file, or of all."""
+    for left in folder.glob(f"{glob.escape(name) or '*'}.*{PART}"):
+        number = left.name.rsplit(".", 2)[1].partition("-")[0]
         with suppress(OSError):
             if number.isdecimal() and not _writes(int(number), left):
                 left.unlink()

@@ -112,12 +112,15 @@ def test_tokens_are_counted_with_everything_that_is_in_the_prompt(client: anthro
 
 
 def test_a_stamp_that_changes_does_not_spoil_the_cache(client: anthropic.Anthropic) -> None:
-    def stamped(stamp: str) -> Any:
-        header = f"x-anthropic-billing-header: cc_version=2.1; cch={stamp};You are brief and kind to all."
+    def stamped(fields: str) -> Any:
+        header = f"x-anthropic-billing-header: {fields}You are brief and kind to all."
         return create(client, system=header, max_tokens=4)
 
-    stamped("a5145")
-    assert stamped("00b7f").usage.input_tokens <= 2
+    stamped("cc_version=2.1.100.7b4; cc_entrypoint=cli; cch=a5145;")
+    for fields in ("cc_version=2.1.100.01c; cch=00b7f;", "cc_version=2.1.300.8ab; cc_turn_origin=user;"):
+        got = stamped(fields)
+        assert got.usage.input_tokens <= 2
+        assert got.edgespec["normalized"] == ["Claude Code: x-anthropic-billing-header"]
 
 
 def test_a_prompt_that_must_call_is_counted_as_it_is_read(dialects: Served) -> None:

@@ -49,6 +49,34 @@ def test_the_next_turn_of_a_chat_finds_the_others_in_the_cache(client: openai.Op
     assert cached >= first.usage.total_tokens - 2
 
 
+def test_it_says_why_a_prompt_was_evaluated_again(client: openai.OpenAI) -> None:
+    """Nothing told a client that the date in its system prompt cost all of it."""
+    numbers = " ".join(str(7 * i) for i in range(60))
+    for day in ("Monday", "Tuesday"):
+        messages = [
+            {"role": "system", "content": f"Today is {day}. {numbers}"},
+            {"role": "user", "content": "Why?"},
+        ]
+        timings = answer(client, messages=messages, max_tokens=2).timings
+    why = timings["evaluated_again"]
+    assert why["cause"] == "client" and why["message"] == 1 and why["tokens"] > 64
+    assert "day" in why["now"] and why["was"] != why["now"] and len(why["was"]) <= 30
+    again = answer(client, messages=messages, max_tokens=2).timings
+    assert "evaluated_again" not in again and again["cached_from"] == {"slot": again["cache_n"]}
+
+
+def test_a_clock_in_the_system_prompt_costs_itself(client: openai.OpenAI) -> None:
+    numbers = " ".join(str(11 * i) for i in range(60))
+    for second in ("01", "59"):
+        clock = f"Current date and time: Monday, March 9, 2026 at 06:00:{second} PM PDT"
+        messages = [{"role": "system", "content": f"{numbers}\n{clock}\nBe kind."}, *HELLO]
+        got = answer(client, messages=messages, max_tokens=2)
+    assert got.edgespec["normalized"] == ["pi: Current date and time"]
+    assert got.timings["cache_n"] > 64 > got.timings["prompt_n"] and "evaluated_again" not in got.timings
+    *_, last = answer(client, messages=messages, max_tokens=2, stream=True)
+    assert last.edgespec["normalized"]
+
+
 def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(client: openai.OpenAI) -> None:
     asked = {"return_progress": True, "timings_per_token": True}
     chunks: list[Any] = list(answer(client, stream=True, max_tokens=4, extra_body=asked))

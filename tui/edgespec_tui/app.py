@@ -182,7 +182,8 @@ class ChatApp(GuardedApp):
 
     async def action_new(self) -> None:
         """Starts a new chat; the old one stays among the saved ones."""
-        await self.chat.open(self.context.new_conversation())
+        if self.chat.is_free_to("start a new chat"):
+            await self.chat.open(self.context.new_conversation())
 
     def action_interrupt(self) -> None:
         """Copies a selection; else stops the answer; else empties the input; twice: ends."""
@@ -221,7 +222,7 @@ class ChatApp(GuardedApp):
         self.push_screen(lists, self._open_session)
 
     def _open_session(self, id: int | None) -> None:
-        if id is not None and id != self.chat.conversation.id:
+        if id is not None and id != self.chat.conversation.id and self.chat.is_free_to("open another chat"):
             self.run_worker(self._open_kept(id), group="open", exclusive=True)
 
     async def _open_kept(self, id: int) -> None:
@@ -252,7 +253,7 @@ class ChatApp(GuardedApp):
         self.push_screen(ServerModelsScreen(models, running=engine.model), self._choose_model)
 
     def _choose_model(self, model: str | None) -> None:
-        if model is not None:
+        if model is not None and self.chat.is_free_to("change the model"):
             self.run_worker(self._answer_by(model), group="engine", exclusive=True)
 
     async def _answer_by(self, model: str) -> None:
@@ -265,7 +266,7 @@ class ChatApp(GuardedApp):
             self._notices.append(pull.sentence)
 
     def _use_pair(self, pair: ShelfPair | None) -> None:
-        if pair is not None and pair.target is not None:
+        if pair is not None and pair.target is not None and self.chat.is_free_to("change the model"):
             self.run_worker(self._go_on_with(pair, pair.target), group="engine", exclusive=True)
 
     async def _look_around(self) -> None:
@@ -299,6 +300,8 @@ class ChatApp(GuardedApp):
         """Continues with the model that was found here."""
         if self._found is None:
             self.chat.tell("No model of another program was found here.")
+            return
+        if not self.chat.is_free_to("change the model"):
             return
         found, self._found = self._found, None
         self.chat.query_one(Welcome).offer("")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgespec.chat.families.call_form import Rules, Tools, literal, of_arguments
 from edgespec.chat.families.calls import Calls
 from edgespec.chat.families.deltas import Content, Reasoning
 from edgespec.chat.families.reader import Reader, Say, Steps
@@ -18,6 +19,9 @@ from edgespec.chat.families.tagged_calls import TaggedCall
 
 START, MESSAGE = "<|start|>", "<|message|>"
 HARMONY_TAGS = ("<|channel|>", MESSAGE, "<|end|>", START, "<|call|>", "<|return|>", "<|constrain|>")
+HARMONY_CALLS = tuple(
+    f"{head} to=functions." for head in ("<|channel|>commentary", "<|channel|>analysis", "<|start|>assistant")
+)
 HARMONY_HEADS = (START, "<|channel|>", "to=", "assistant to=", "assistant<|channel|>")
 HARMONY_ENDS = ("<|end|>", "<|call|>", "<|return|>", START)
 MUSE_ENDS = ("<|eom|>", "<|eot|>")
@@ -40,6 +44,18 @@ def harmony(reader: Reader, calls: Calls) -> Steps[None]:
                 yield calls.arguments("{}")
                 continue
         yield from reader.until(HARMONY_ENDS, say, trim=True)
+
+
+def harmony_form(rules: Rules, tag: str, tools: Tools) -> str:
+    """Returns the form of a call of gpt-oss, whose end the model says with a token that ends the turn."""
+    calls = (
+        f"{literal(tool)} head {rules.json(of_arguments(schema, i))}"
+        for i, (tool, schema) in enumerate(tools.items())
+    )
+    expression = f"{literal(tag)} ({' | '.join(calls)})"
+    forms = " | ".join(map(literal, (" <|constrain|>json", "<|constrain|>json", " json", "")))
+    head = rules.rule(f"({literal('<|channel|>')} /commentary|analysis/)? ({forms}) {literal(MESSAGE)}")
+    return expression.replace(" head ", f" {head} ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,13 @@ class ArgumentSchema:
 
     def values(self) -> list[Any]:
         """Returns the values that are listed for it, if it is one of a list."""
-        return [value for schema in self._all() for value in _listed(schema)]
+        return [value for schema in self.all() for value in _listed(schema)]
+
+    def lengths(self, of: str) -> tuple[int, int | None]:
+        """Returns the least and the greatest length that are asked for. of: "Length" or "Items"."""
+        least = [n for one in self.all() if isinstance(n := one.get(f"min{of}"), int)]
+        most = [n for one in self.all() if isinstance(n := one.get(f"max{of}"), int)]
+        return max(least, default=0), min(most, default=None)
 
     def named(self, name: str) -> "ArgumentSchema":
         """Returns the schema of a property."""
@@ -39,7 +45,7 @@ class ArgumentSchema:
 
     def item(self) -> "ArgumentSchema":
         """Returns the schema of the elements of a list."""
-        found = (schema["items"] for schema in self._all() if "items" in schema)
+        found = (schema["items"] for schema in self.all() if "items" in schema)
         return ArgumentSchema(next(found, None), self.root)
 
     def has(self, name: str) -> bool:
@@ -47,11 +53,11 @@ class ArgumentSchema:
         return self.named(name).here is not None
 
     def _first(self, group: str, name: str) -> "ArgumentSchema":
-        groups = (schema.get(group) for schema in self._all())
+        groups = (schema.get(group) for schema in self.all())
         found = (group[name] for group in groups if isinstance(group, Mapping) and name in group)
         return ArgumentSchema(next(found, None), self.root)
 
-    def _all(self) -> Iterator[Mapping[str, Any]]:
+    def all(self) -> Iterator[Mapping[str, Any]]:
         """Yields this schema and those that it is made of."""
         waiting, left = [self.here], MOST_STEPS
         while waiting and left:

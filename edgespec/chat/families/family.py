@@ -4,13 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from edgespec.chat.families.call_form import NoForm, Rules, Tools
 from edgespec.chat.families.calls import Calls
 from edgespec.chat.families.deltas import Content, Reasoning
 from edgespec.chat.families.reader import Parser, Reader, Say, Steps
 
+Former = Callable[[Rules, str, Tools], str]
+"""Returns the form of calls that begin with a tag. Raises NoForm."""
+
 
 class CallReader(Protocol):
     """Reads calls after their opening tag. Raises NotACall, before it has begun one."""
+
+    def form(self, rules: Rules, tag: str, tools: Tools) -> str: ...
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]: ...
 
@@ -31,6 +37,8 @@ class Family:
     tags: tuple[str, ...] = ()  # others that it must see
     leading: tuple[str, ...] = ()  # what may come before the text and does not belong to it
     wraps: tuple[str, ...] = ()  # what may surround the text, with tools or without
+    begins: tuple[str, ...] = ()  # how a turn begins that is a call which no tag announces; "#": its name
+    forms: Mapping[str, Former] = field(default_factory=dict)  # of calls that `whole` reads: tag -> form
 
     def shown(self, *, tools: bool) -> tuple[str, ...]:
         """Returns the tags that must be in the text, even if they are control tokens."""
@@ -43,6 +51,29 @@ class Family:
         """Returns whether a prompt ends within the reasoning."""
         end = prompt.rstrip()
         return any(end.endswith(opening.rstrip()) for opening, _ in self.thoughts)
+
+    def form(self, tools: Tools) -> str:
+        """Returns a grammar of the calls of these tools, each from its tag on. Raises NoForm."""
+        rules = Rules()
+        formers: dict[str, Former] = {tag: reader.form for tag, reader in self.calls.items()}
+        formers |= self.forms
+        if not formers or not tools:
+            raise NoForm
+        ways = [form(rules, tag, tools) for tag, form in formers.items()]
+        if self.bare:
+            ways.append(self.bare.form(rules, "", tools))
+        return rules.text(ways)
+
+    @property
+    def announcements(self) -> tuple[str, ...]:
+        """The tags with which its calls begin."""
+        return tuple(tag for tag in (*self.calls, *self.forms) if tag not in self.begins)
+
+    def beginnings(self, tools: Tools) -> tuple[str, ...]:
+        """Returns how a turn begins that is a call which no tag announces."""
+        return tuple(
+            text.replace("#", tool) for text in self.begins for tool in (tools if "#" in text else ("",))
+        )
 
     def parser(self, tools: Mapping[str, Mapping[str, Any]] | None, *, opened: bool = False) -> Parser:
         """Returns a parser for one turn. tools: name -> schema; None or empty: nothing is called."""

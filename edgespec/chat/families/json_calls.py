@@ -1,8 +1,11 @@
 """Calls that are JSON: an object with name and arguments, or a name followed by the arguments."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from edgespec.chat.families.call_form import Rules, Tools, literal, of_arguments
 from edgespec.chat.families.calls import Calls
 from edgespec.chat.families.json_text import as_json, value_of
 from edgespec.chat.families.reader import NotACall, Reader, Steps
@@ -19,6 +22,10 @@ class JsonCalls:
     """
 
     keyed: bool = False  # the name is the key of the arguments, {"name": {...}}
+    # how they are written, where several forms are read:
+    listed: bool = False  # in a list
+    names: tuple[str, str] = ("name", "arguments")  # the keys of name and arguments
+    around: tuple[str, str] = ("", "")  # what comes between tag and calls, and behind them
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads calls while there are any. Raises NotACall unless the first is one."""
@@ -35,6 +42,31 @@ class JsonCalls:
             next_one = yield from reader.skip_space()
         if calls.count == begun:
             raise NotACall
+
+    def form(self, rules: Rules, tag: str, tools: Tools) -> str:
+        """Returns the form of calls behind a tag."""
+        schema: dict[str, Any] = {"anyOf": [self._schema(*one, i) for i, one in enumerate(tools.items())]}
+        if self.listed:
+            schema = {"type": "array", "items": schema, "minItems": 1}
+        before, behind = self.around
+        return f"{literal(tag + before)} {rules.json(schema)} {literal(behind)}"
+
+    def _schema(self, tool: str, arguments: Mapping[str, Any], number: int) -> dict[str, Any]:
+        inner = of_arguments(arguments, number)
+        if self.keyed:
+            return {
+                "type": "object",
+                "properties": {tool: inner},
+                "required": [tool],
+                "additionalProperties": False,
+            }
+        name, key = self.names
+        return {
+            "type": "object",
+            "properties": {name: {"const": tool}, key: inner},
+            "required": [name, key],
+            "additionalProperties": False,
+        }
 
     def _object(self, reader: Reader, calls: Calls) -> Steps[None]:
         name, id, waiting = "", "", "{}"
@@ -86,6 +118,19 @@ class NamedCall:
     id_ends: str = ""  # what separates the name from an id of the call
     id_first: bool = False
     ends: tuple[str, ...] = ()  # what may follow at once, if there are no arguments
+    # how a call is written: before the name, between name and arguments, and behind them; an id is "#"
+    written: tuple[str, str, str] = ("", "", "")
+
+    def form(self, rules: Rules, tag: str, tools: Tools) -> str:
+        """Returns the form of a call behind a tag."""
+        before, between, behind = self.written
+        calls = (
+            f"{literal(tool + between)} {rules.json(of_arguments(schema, i))}"
+            for i, (tool, schema) in enumerate(tools.items())
+        )
+        first, _, rest = before.partition("#")
+        id = f"/[0-9a-zA-Z]{{1,16}}/ {literal(rest)}" if "#" in before else ""
+        return f"{literal(tag + first)} {id} ({' | '.join(calls)}) {literal(behind)}"
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads one call. Raises NotACall if no arguments follow, and no end."""

@@ -4,13 +4,23 @@ Every model file has a template, and only it shows how calls look: it contains o
 below; rarer ones are tried first.
 """
 
-from edgespec.chat.families.addressed import HARMONY_TAGS, MUSE_TAGS, Muse, harmony
+from edgespec.chat.families.addressed import (
+    HARMONY_CALLS,
+    HARMONY_TAGS,
+    MUSE_TAGS,
+    Muse,
+    harmony,
+    harmony_form,
+)
 from edgespec.chat.families.family import Family
 from edgespec.chat.families.json_calls import JsonCalls, NamedCall
 from edgespec.chat.families.literal_calls import QUOTE, GemmaCall, PythonCalls
 from edgespec.chat.families.tagged_calls import NestedCall, TaggedCall
 
 JSON = JsonCalls()
+LISTED = JsonCalls(listed=True)
+LLAMAS = JsonCalls(names=("name", "parameters"))
+COHERES = ("tool_name", "parameters")
 THINK = (("<think>", "</think>"),)
 FUNCTION = TaggedCall(
     name_ends=(">",),
@@ -52,7 +62,9 @@ def _invoke(
 
 
 PLAIN = Family("plain")
-HERMES = Family("hermes", {"<tool_call>": JSON}, ("</tool_call>",), THINK)
+HERMES = Family(
+    "hermes", {"<tool_call>": JsonCalls(around=("\n", "\n</tool_call>"))}, ("</tool_call>",), THINK
+)
 QWEN_CODER = Family(
     "qwen-coder",
     {"<function=": FUNCTION},
@@ -66,15 +78,11 @@ SEED = Family(
     (("<seed:think>", "</seed:think>"),),
 )
 GLM = Family("glm", {"<tool_call>": _arg_key()}, ("</tool_call>",), THINK)
-LLAMA = Family(
-    "llama3",
-    {"<|python_tag|>": JSON},
-    bare=JSON,
-)
-MISTRAL_LIST = Family("mistral-list", {"[TOOL_CALLS]": JSON}, thoughts=(("[THINK]", "[/THINK]"),))
+LLAMA = Family("llama3", {"<|python_tag|>": LLAMAS}, bare=LLAMAS, begins=('{"name"',))
+MISTRAL_LIST = Family("mistral-list", {"[TOOL_CALLS]": LISTED}, thoughts=(("[THINK]", "[/THINK]"),))
 MISTRAL = Family(
     "mistral",
-    {"[TOOL_CALLS]": NamedCall(("[ARGS]",), id_ends="[CALL_ID]")},
+    {"[TOOL_CALLS]": NamedCall(("[ARGS]",), id_ends="[CALL_ID]", written=("", "[ARGS]", ""))},
     thoughts=(("[THINK]", "[/THINK]"),),
     tags=("[ARGS]", "[CALL_ID]"),
 )
@@ -96,7 +104,11 @@ DEEPSEEK_R1 = Family(
     "deepseek-r1",
     {
         "<｜tool▁call▁begin｜>": NamedCall(
-            ("\n",), id_ends="<｜tool▁sep｜>", id_first=True, ends=("<｜tool▁call▁end｜>",)
+            ("\n",),
+            id_ends="<｜tool▁sep｜>",
+            id_first=True,
+            ends=("<｜tool▁call▁end｜>",),
+            written=("function<｜tool▁sep｜>", "\n```json\n", "\n```<｜tool▁call▁end｜>"),
         )
     },
     DEEPSEEK_SECTIONS,
@@ -105,7 +117,13 @@ DEEPSEEK_R1 = Family(
 )
 DEEPSEEK_V3 = Family(
     "deepseek-v3",
-    {"<｜tool▁call▁begin｜>": NamedCall(("<｜tool▁sep｜>",), ends=("<｜tool▁call▁end｜>",))},
+    {
+        "<｜tool▁call▁begin｜>": NamedCall(
+            ("<｜tool▁sep｜>",),
+            ends=("<｜tool▁call▁end｜>",),
+            written=("", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"),
+        )
+    },
     DEEPSEEK_SECTIONS,
     THINK,
     tags=("<｜tool▁sep｜>",),
@@ -118,21 +136,32 @@ DEEPSEEK_DSML = Family(
     THINK,
     tags=(DSML,),
 )
-HARMONY = Family("harmony", whole=harmony, tags=HARMONY_TAGS, final="<|channel|>final<|message|>")
-GRANITE = Family("granite", {"<|tool_call|>": JSON}, ("<|/tool_call|>", "<|end_of_tool_call|>"), THINK)
+HARMONY = Family(
+    "harmony",
+    whole=harmony,
+    tags=HARMONY_TAGS,
+    final="<|channel|>final<|message|>",
+    forms=dict.fromkeys((*HARMONY_CALLS, "to=functions."), harmony_form),
+    begins=("to=functions.",),
+)
+GRANITE = Family("granite", {"<|tool_call|>": LISTED}, ("<|/tool_call|>", "<|end_of_tool_call|>"), THINK)
 COMMAND_R7B = Family(
     "command-r7b",
-    {"<|START_ACTION|>": JSON},
+    {"<|START_ACTION|>": JsonCalls(listed=True, names=COHERES, around=("", "<|END_ACTION|>"))},
     ("<|END_ACTION|>",),
     (("<|START_THINKING|>", "<|END_THINKING|>"),),
     wraps=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
 )
-COMMAND_R = Family("command-r", {"Action:\n```json": JSON, "Action: ```json": JSON}, ("```",))
+ACTIONS = JsonCalls(listed=True, names=COHERES, around=("\n", "\n```"))
+COMMAND_R = Family("command-r", {"Action:\n```json": ACTIONS, "Action: ```json": ACTIONS}, ("```",))
 KIMI = Family(
     "kimi",
     {
         "<|tool_call_begin|>": NamedCall(
-            ("<|tool_call_argument_begin|>",), before=r"^functions\.", ends=("<|tool_call_end|>",)
+            ("<|tool_call_argument_begin|>",),
+            before=r"^functions\.",
+            ends=("<|tool_call_end|>",),
+            written=("functions.", ":0<|tool_call_argument_begin|>", "<|tool_call_end|>"),
         )
     },
     ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>"),
@@ -147,6 +176,7 @@ SOLAR = Family(
             id_ends="<|tool_call:name|>",
             id_first=True,
             ends=("<|tool_call:end|>",),
+            written=("#<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>"),
         )
     },
     ("<|tool_calls|>", "<|tool_call:end|>", "<|calls|>", "<|content|>", "<|end|>", "<|begin|>assistant"),
@@ -155,13 +185,17 @@ SOLAR = Family(
 )
 LFM = Family("lfm", {"<|tool_call_start|>": PythonCalls("<|tool_call_end|>")}, ("<|tool_call_end|>",), THINK)
 FUNCTIONARY = Family(
-    "functionary-3.1", {"<function=": NamedCall((">",), ends=("</function>",))}, ("</function>",)
+    "functionary-3.1",
+    {"<function=": NamedCall((">",), ends=("</function>",), written=("", ">", "</function>"))},
+    ("</function>",),
 )
+NAMED_LINE = NamedCall(("\n",), written=("", "\n", ""))
 FUNCTIONARY_ALL = Family(
     "functionary-3.2",
-    {">>>": NamedCall(("\n",))},
+    {">>>": NAMED_LINE},
     (">>>all\n",),
-    bare=NamedCall(("\n",)),
+    bare=NAMED_LINE,
+    begins=("#\n",),
     leading=("all\n",),
 )
 MINIMAX = Family(
@@ -170,19 +204,22 @@ MINIMAX = Family(
 MINICPM = Family(
     "minicpm", {'<function name="': _invoke("", "function", "param", around=("<![CDATA[", "]]>"))}, (), THINK
 )
-LISTED = "<tool_calls>", "</tool_calls>"
-TOOL_CALLS = Family("tool-calls", {LISTED[0]: JSON}, LISTED[1:], THINK)
+CALLS = "<tool_calls>", "</tool_calls>"
+IN_CALLS = JsonCalls(listed=True, around=("", CALLS[1]))
+TOOL_CALLS = Family("tool-calls", {CALLS[0]: IN_CALLS}, CALLS[1:], THINK)
 APRIEL = Family(
     "apriel",
-    {LISTED[0]: JSON},
-    (LISTED[1], "[BEGIN FINAL RESPONSE]", "<|end|>"),
+    {CALLS[0]: IN_CALLS},
+    (CALLS[1], "[BEGIN FINAL RESPONSE]", "<|end|>"),
     (("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]"),),
 )
-NEMOTRON = Family("nemotron", {"<TOOLCALL>": JSON}, ("</TOOLCALL>",), THINK)
-FIREFUNCTION = Family("firefunction", {"functools": JSON})
+NEMOTRON = Family(
+    "nemotron", {"<TOOLCALL>": JsonCalls(listed=True, around=("", "</TOOLCALL>"))}, ("</TOOLCALL>",), THINK
+)
+FIREFUNCTION = Family("firefunction", {"functools": LISTED})
 APERTUS = Family(
     "apertus",
-    {"<|tools_prefix|>": JsonCalls(keyed=True)},
+    {"<|tools_prefix|>": JsonCalls(keyed=True, listed=True, around=("", "<|tools_suffix|>"))},
     ("<|tools_suffix|>",),
     (("<|inner_prefix|>", "<|inner_suffix|>"),),
 )
@@ -199,11 +236,13 @@ HUNYUAN = Family(
     ("<tool_calls:opensource>", "</tool_calls:opensource>"),
     (("<think:opensource>", "</think:opensource>"),),
 )
+MUSE_CALL = _invoke("atem:")
 MUSE = Family(
     "muse",
+    forms={'<atem:invoke name="': MUSE_CALL.form},
     final="to=user<|message|>",
     tags=MUSE_TAGS,
-    whole=Muse('<atem:invoke name="', _invoke("atem:"), ("<atem:function_calls>", "</atem:function_calls>")),
+    whole=Muse('<atem:invoke name="', MUSE_CALL, ("<atem:function_calls>", "</atem:function_calls>")),
 )
 MARK = "]<]minimax[>["
 MINIMAX_M3 = Family(

@@ -1,9 +1,12 @@
 """Calls in a notation of their own that is read once it is complete: Gemma's, and Python's."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from edgespec.chat.families.argument_schema import ArgumentSchema
+from edgespec.chat.families.call_form import NoForm, Rules, Tools, arguments, is_any, literal, ways_of
 from edgespec.chat.families.calls import Calls
 from edgespec.chat.families.json_calls import JsonCalls
 from edgespec.chat.families.json_text import DEEPEST, as_json, value_of
@@ -14,10 +17,128 @@ QUOTE = '<|"|>'
 
 
 @dataclass(frozen=True, slots=True)
+class Notation:
+    """How values are written, for the form of a call."""
+
+    quotes: tuple[str, str]
+    true: str
+    false: str
+    null: str
+    pair: str  # between key and value
+    bare_keys: bool
+    escapes: bool  # strings have escapes, so a quote may be in them
+    between: str = ","
+
+    def value(self, rules: Rules, schema: ArgumentSchema, depth: int = 0) -> str:
+        """Returns the form of a value. Raises NoForm."""
+        if depth > DEEPEST_FORM:
+            raise NoForm
+        if is_any(schema):
+            return self._any(rules)
+        if listed := schema.values():
+            return f"({' | '.join(self._written(one) for one in listed)})"
+        if any(word in one for one in schema.all() for word in ("anyOf", "oneOf", "allOf", "not")):
+            return f"({' | '.join(self.value(rules, way, depth + 1) for way in ways_of(schema))})"
+        return f"({' | '.join(self._kind(rules, kind, schema, depth) for kind in sorted(schema.kinds()))})"
+
+    def _kind(self, rules: Rules, kind: str, schema: ArgumentSchema, depth: int) -> str:
+        if kind == "string":
+            return self._string(rules, schema)
+        if kind in ("number", "integer"):
+            here = schema.here if isinstance(schema.here, Mapping) else {}
+            return rules.json({**here, "type": kind}, schema.root)
+        if kind == "boolean":
+            return f"{literal(self.true)} | {literal(self.false)}"
+        if kind == "null":
+            return literal(self.null)
+        if kind == "array":
+            return self._array(rules, schema, depth)
+        named = arguments(schema)
+        if not named:
+            return self._any_object(rules)
+        pairs = [
+            (f"{literal(self.key(name))} {self.value(rules, of, depth + 1)}", must)
+            for name, of, must in named
+        ]
+        return f"{literal('{')} {rules.in_order(pairs, self.between)} {literal('}')}"
+
+    def _array(self, rules: Rules, schema: ArgumentSchema, depth: int) -> str:
+        least, most = schema.lengths("Items")
+        item = rules.rule(self.value(rules, schema.item(), depth + 1))
+        again = f"({literal(self.between)} {item})"
+        if most == 0:
+            return f"{literal('[')} {literal(']')}"
+        upper = "" if most is None else most - 1
+        filled = f"{item} {again}{{{max(least - 1, 0)},{upper}}}"
+        return f"{literal('[')} {filled if least else f'({filled})?'} {literal(']')}"
+
+    def pairs(self, rules: Rules, schema: Mapping[str, Any], sign: str, end: str) -> str:
+        """Returns the form of a call's arguments up to its end; those without a form are any text."""
+        try:
+            pairs = [
+                (f"{literal(name + sign)} {self.value(rules, of)}", must)
+                for name, of, must in arguments(ArgumentSchema(schema, schema))
+            ]
+        except NoForm:
+            return rules.string(ArgumentSchema({}, None), end)
+        return f"{rules.in_order(pairs, self.between)} {literal(end)}"
+
+    def key(self, name: str) -> str:
+        """Returns a key with what separates it from its value."""
+        return (name if self.bare_keys else f"{self.quotes[0]}{name}{self.quotes[1]}") + self.pair
+
+    def _string(self, rules: Rules, schema: ArgumentSchema) -> str:
+        before, behind = self.quotes
+        if not self.escapes:
+            return f"{literal(before)} {rules.string(schema, behind)}"
+        least, most = schema.lengths("Length")
+        if any("pattern" in one for one in schema.all()):
+            raise NoForm
+        return f'/"([^"\\\\\\x00-\\x1f\\x7f]|\\\\["\\\\nrt]){{{least},{"" if most is None else most}}}"/'
+
+    def _written(self, value: object) -> str:
+        """Returns the form of one value. Raises NoForm."""
+        if isinstance(value, bool) or value is None:
+            return literal(self.null if value is None else self.true if value else self.false)
+        if isinstance(value, str):
+            text = as_json(value)[1:-1] if self.escapes else value
+            if self.quotes[1] in value or not value.isprintable():
+                raise NoForm
+            return literal(f"{self.quotes[0]}{text}{self.quotes[1]}")
+        if isinstance(value, int | float):
+            return literal(as_json(value))
+        raise NoForm
+
+    def _any(self, rules: Rules) -> str:
+        leaf = ArgumentSchema({"type": ["string", "number", "boolean", "null"]}, None)
+        return f"({self.value(rules, leaf)} | {self._any_object(rules)})"
+
+    def _any_object(self, rules: Rules) -> str:
+        string = ArgumentSchema({"type": "string"}, None)
+        key = "/[a-zA-Z_][a-zA-Z0-9_]{0,30}/" if self.bare_keys else self._string(rules, string)
+        leaf = ArgumentSchema({"type": ["string", "number", "boolean", "null"]}, None)
+        pair = f"{key} {literal(self.pair)} {self.value(rules, leaf)}"
+        return f"{literal('{')} ({pair} ({literal(self.between)} {pair})*)? {literal('}')}"
+
+
+DEEPEST_FORM = 8  # levels of values within values
+GEMMAS = Notation((QUOTE, QUOTE), "true", "false", "null", ":", bare_keys=True, escapes=False)
+PYTHONS = Notation(('"', '"'), "True", "False", "None", ": ", bare_keys=False, escapes=True, between=", ")
+
+
+@dataclass(frozen=True, slots=True)
 class GemmaCall:
     """call:name{key:<|"|>text<|"|>,other:5}, up to `ends`."""
 
     ends: str
+
+    def form(self, rules: Rules, tag: str, tools: Tools) -> str:
+        """Returns the form of a call behind a tag."""
+        calls = []
+        for tool, schema in tools.items():
+            inner = GEMMAS.pairs(rules, schema, ":", "}" + self.ends)
+            calls.append(f"{literal(tool + '{')} {inner}")
+        return f"{literal(tag + 'call:')} ({' | '.join(calls)})"
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads one call. Raises NotACall."""
@@ -102,6 +223,14 @@ class PythonCalls:
 
     ends: str
 
+    def form(self, rules: Rules, tag: str, tools: Tools) -> str:
+        """Returns the form of calls behind a tag."""
+        calls = []
+        for tool, schema in tools.items():
+            calls.append(f"{literal(tool + '(')} {PYTHONS.pairs(rules, schema, '=', ')')}")
+        call = rules.rule(" | ".join(calls))
+        return f"{literal(tag + '[')} {call} ({literal(', ')} {call})* {literal(']' + self.ends)}"
+
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads the calls. Raises NotACall or ValueError if it is no list of calls with plain values."""
         text, _ = yield from reader.text_until((self.ends,))
@@ -113,6 +242,6 @@ class PythonCalls:
         found = [(name, as_json(arguments)) for name, arguments in python_calls(text)]
         for name, _ in found:
             calls.check(name)
-        for name, arguments in found:
+        for name, given in found:
             yield calls.begin(name)
-            yield calls.arguments(arguments)
+            yield calls.arguments(given)

@@ -2,14 +2,27 @@
 which are numbers.
 """
 
+import re
 from dataclasses import dataclass
 
-from edgespec.chat.families.argument_schema import TYPES, ArgumentSchema
+from edgespec.chat.families.argument_schema import NUMBERS, TYPES, ArgumentSchema
+from edgespec.chat.families.call_form import (
+    NoForm,
+    Rules,
+    Tools,
+    arguments,
+    is_any,
+    is_text,
+    literal,
+    ways_of,
+)
 from edgespec.chat.families.calls import Calls
 from edgespec.chat.families.json_text import DEEPEST, as_json, value_of
 from edgespec.chat.families.python_values import python_value
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
+NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+GAP = r"/\n?/"  # a line end, or none
 PYTHONS = {"True": True, "False": False, "None": None}
 NOTHING = ("null", "None")
 
@@ -30,6 +43,47 @@ class TaggedCall:
     attribute: str = ""
     around: tuple[str, str] | None = None  # what may surround a value
     head_ends: str = ""  # what ends the opening tag, if more than the name is in it
+
+    def form(self, rules: Rules, tag: str, tools: Tools) -> str:
+        """Returns the form of a call behind a tag; arguments without a form are any texts."""
+        calls = []
+        for tool, schema in tools.items():
+            root = ArgumentSchema(schema, schema)
+            try:
+                parts = [(self._argument(rules, name, of), must) for name, of, must in arguments(root)]
+            except NoForm:
+                key = rules.string(
+                    ArgumentSchema({"minLength": 1}, None), self.key_ends, self.key, *self.ends
+                )
+                value = rules.string(ArgumentSchema({}, None), self.value_ends, *self.ends)
+                loose = f"{literal(self.key)} {key} {literal(self.value)} {value}"
+                parts = [(f"({loose} {GAP})*", True)]
+            head = tool + (self.name_ends[0] if not self.head_ends else '"')
+            more = f"/[^<]{{0,24}}/ {literal(self.head_ends)}" if self.head_ends else ""
+            line = literal("\n") if self.lines else ""
+            calls.append(f"{literal(head)} {more} {line} {rules.in_order(parts)} {literal(self.ends[0])}")
+        return f"{literal(tag)} ({' | '.join(calls)})"
+
+    def _argument(self, rules: Rules, name: str, schema: ArgumentSchema) -> str:
+        """Returns the form of an argument. Raises NoForm."""
+        text, line = is_text(schema), "\n" if self.lines else ""
+        word = ""
+        if self.attribute:
+            quote = '"' if not self.key_ends.startswith('"') else ""
+            words = (
+                ("true", "false") if self.attribute.strip('" =').endswith("string") else ("string", "object")
+            )
+            word = self.attribute + words[not text] + quote
+        head = literal(self.key + name + word + self.key_ends + self.value + line)
+        end = line + self.value_ends
+        if not text:
+            value = f"{rules.json(schema.here, schema.root)} {literal(end)}"
+        elif is_any(schema) and self.attribute:  # the word says that it is a string
+            value = rules.string(schema, end, self.value_ends)
+        else:
+            value = rules.string(schema, end, *((self.value_ends,) if line else ()))
+        gap = literal("\n") if self.lines else GAP
+        return f"{head} {value} {gap}"
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads one call. Raises NotACall if there is no name, or neither an argument nor an end."""
@@ -82,7 +136,10 @@ class TaggedCall:
         text, end = yield from reader.text_until(ends)
         if end is None:
             return False
-        yield calls.arguments(as_json(_by_looks(text) if said else typed(text, schema)))
+        if schema.kinds() <= NUMBERS | {"null"} and NUMBER.fullmatch(text.strip()):
+            yield calls.arguments(text.strip())  # as it was written, however long or large it is
+        else:
+            yield calls.arguments(as_json(_by_looks(text) if said else typed(text, schema)))
         return True
 
 
@@ -121,6 +178,7 @@ def _by_looks(text: str) -> object:
         return text
 
 
+DEEPEST_FORM = 8  # levels of elements within elements
 ITEM = "item"  # the name of the elements of a list
 
 
@@ -132,6 +190,43 @@ class NestedCall:
     """
 
     mark: str
+
+    def form(self, rules: Rules, tag: str, tools: Tools) -> str:
+        """Returns the form of a call behind a tag; arguments without a form are any text."""
+        calls, end = [], f"{self.mark}</invoke>"
+        for tool, schema in tools.items():
+            try:
+                rest = f"{self._elements(rules, ArgumentSchema(schema, schema), 0)} {literal(end)}"
+            except NoForm:
+                rest = rules.string(ArgumentSchema({}, None), end)
+            calls.append(f"{literal(tool + chr(34) + '>')} {rest}")
+        return f"{literal(tag)} ({' | '.join(calls)})"
+
+    def _elements(self, rules: Rules, schema: ArgumentSchema, depth: int) -> str:
+        found = arguments(schema)
+        return rules.in_order([(self._element(rules, name, of, depth), must) for name, of, must in found])
+
+    def _element(self, rules: Rules, name: str, schema: ArgumentSchema, depth: int) -> str:
+        """Returns the form of an element. Raises NoForm."""
+        head, end = literal(f"{self.mark}<{name}>"), f"{self.mark}</{name}>"
+        if is_text(schema):
+            return f"{head} {rules.string(schema, end, self.mark)}"
+        return f"{head} ({self._inside_of(rules, schema, depth)}) {literal(end)}"
+
+    def _inside_of(self, rules: Rules, schema: ArgumentSchema, depth: int) -> str:
+        """Returns the form of what is in an element that is no text. Raises NoForm."""
+        kinds = schema.kinds()
+        if depth > DEEPEST_FORM or "string" in kinds:
+            raise NoForm
+        if kinds == {"array"}:
+            least, most = schema.lengths("Items")
+            item = self._element(rules, ITEM, schema.item(), depth + 1)
+            return f"({item}){{{least},{'' if most is None else most}}}"
+        if kinds == {"object"}:
+            return self._elements(rules, schema, depth + 1) or '""'
+        if kinds & {"array", "object"}:
+            return " | ".join(self._inside_of(rules, way, depth + 1) for way in ways_of(schema))
+        return rules.json(schema.here, schema.root)
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads one call. Raises NotACall if there is no name, or neither an argument nor an end."""

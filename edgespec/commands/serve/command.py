@@ -148,6 +148,8 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         request_s=arguments.max_seconds,
         canary=arguments.canary,
         defaults=_defaults(arguments),
+        strict_calls=not arguments.no_strict_calls,
+        normalize=not arguments.no_normalize,
         verbose=arguments.verbose,
         slot_folder=_slot_folder(arguments.slot_save_path) if arguments.slot_save_path else None,
         no_slots=arguments.no_slots,

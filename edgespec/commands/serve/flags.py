@@ -46,6 +46,8 @@ DEFAULTS = {
     "-n N": "longest answer, in tokens",
     "--temperature T": "(default: what the model file recommends, else 0.8)",
     "--seed N": "(default: a new one for each request)",
+    "--no-strict-calls": "let models write calls as they like, instead of keeping them to the tools "
+    "that were offered and to their schemas",
     "--reasoning auto|on|off": "whether a reasoning model thinks first (auto: as its chat template does)",
     f"--drafter {'|'.join(DRAFTERS)} auto": "what makes the guesses (auto)",
 }
@@ -59,6 +61,8 @@ SAFETY = {
     "--cors-origin ORIGIN *": "web pages that may use the server, such as http://app.example; localhost "
     "allows all on this machine, programs those of installed programs such as Obsidian, none no page; "
     "repeatable (default: localhost, or all pages where a key is required)",
+    "--no-normalize": "leave lines in system prompts that clients are known to change with every request "
+    "(otherwise left out or moved to the end, so that the prompt is found in the cache)",
     "--no-slots": "close /slots, which shows the requests being answered",
     "--no-metrics": "close /metrics",
     "--max-body MIB 32": "largest request body (32)",

@@ -14,7 +14,7 @@ from edgespec.server.settings import ServerSettings
 LIVE = frozenset(
     {"api_key", "api_key_file", "allowed_host", "cors_origin", "canary", "verbose", "no_metrics", "max_body"}
     | {"max_seconds", "n", "temperature", "seed", "reasoning", "drafter", "idle_unload", "slot_save_path"}
-    | {"media_url_hosts"}
+    | {"media_url_hosts", "no_normalize"}
 )
 
 

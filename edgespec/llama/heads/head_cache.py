@@ -83,6 +83,10 @@ class HeadCache:
     def parts(self) -> None:
         """None: it is saved as a whole."""
 
+    @property
+    def checkpoints(self) -> None:
+        """None: it begins behind what it cannot go back to."""
+
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.
 

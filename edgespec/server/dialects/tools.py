@@ -60,7 +60,8 @@ class CustomChoice(Fields):
 class ToolFields(Fields):
     """The fields of a chat request on tools and reasoning.
 
-    functions, function_call: the names from before there were tools and tool_choice.
+    functions, function_call: the names from before there were tools and tool_choice. strict_calls: ours;
+    False lets a model write its calls as it likes.
     """
 
     _older: bool = PrivateAttr(False)
@@ -69,6 +70,7 @@ class ToolFields(Fields):
     tools: Listed[Tool] | None = None
     tool_choice: Literal["auto", "none", "required"] | NamedTool | AllowedChoice | CustomChoice | None = None
     parallel_tool_calls: StrictBool | None = None
+    strict_calls: StrictBool | None = None
     documents: Listed[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: StrictStr | None = None

@@ -58,7 +58,7 @@ def write(
     on_progress: Progress,
 ) -> None:
     """Write the tensors of `source` grown to `shape`, under a header made from the source's."""
-    remove_left(destination)
+    remove_left(destination.parent, destination.name)
     try:
         with replacing(destination) as aside:
             writer = GGUFWriter(aside, source.architecture)

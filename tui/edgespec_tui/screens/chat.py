@@ -119,7 +119,8 @@ class ChatScreen(ConversationScreen):
         questions = [turn for turn in talk.path() if turn.role == "user"]
         if not question.text.strip() and not questions:
             raise SettingError("there is no question to race: write one, then press F5")
-        self._check_idle("races")
+        if self.answering:
+            raise SettingError("an answer is still being written: Esc stops it, then you can race")
         if question.text.strip():
             whole, missed = await in_thread(partial(with_files, question))
             if missed:
@@ -133,11 +134,6 @@ class ChatScreen(ConversationScreen):
         why = odds_against(engine.info.break_even)
         shown = RaceScreen(drawn_race, text, said=said, tinted=self.transcript.tinted, why=why)
         self.app.push_screen(shown, self.take_measured)
-
-    def _check_idle(self, does: str) -> None:
-        """Raises SettingError while an answer is written: what takes the machine ends none unasked."""
-        if self.answering:
-            raise SettingError(f"an answer is still being written: Esc stops it, then this key {does}")
 
     def action_take_choice(self, number: int) -> None:
         """Takes one of the list above the input."""
@@ -156,16 +152,16 @@ class ChatScreen(ConversationScreen):
         elif event.action == "again":
             await self._try(self.answers.again(turn))
         elif event.action == "branch":
-            await self.open(self.conversation.branch(turn.id))
-            self.tell("A new chat from here on; the old one is kept.")
+            if self.is_free_to("branch"):
+                await self.open(self.conversation.branch(turn.id))
+                self.tell("A new chat from here on; the old one is kept.")
         else:
             await self._other_version(turn, -1 if event.action == "older" else 1)
 
     async def _other_version(self, turn: Turn, step: int) -> None:
         siblings = self.conversation.siblings(turn.id)
         at = siblings.index(turn.id) + step
-        if 0 <= at < len(siblings):
-            await self.answers.stop()
+        if 0 <= at < len(siblings) and self.is_free_to("read another version"):
             self.conversation.select(siblings[at])
             self.context.keep(self.conversation)
             await self.transcript.show(self.conversation)
@@ -240,9 +236,11 @@ class ChatScreen(ConversationScreen):
         self.query_one(FindBar).begin(self.conversation.path())
 
     async def on_find_bar_found(self, event: FindBar.Found) -> None:
-        await self.transcript.reveal(event.place.turn, event.place.share)
+        place = event.place
+        await self.transcript.reveal(place.turn, event.words, place.number, place.share)
 
     def on_find_bar_left(self) -> None:
+        self.transcript.mark("")
         self.prompt.focus()
 
     def action_editor(self) -> None:
@@ -315,12 +313,8 @@ class ChatScreen(ConversationScreen):
         """Shows what speculation is for, on the embedded pair."""
         from edgespec_tui.screens.demo import IN_CHAT, DemoScreen  # most chats show none
 
-        try:
-            self._check_idle("shows the demo")
-        except SettingError as error:
-            self.tell(str(error), "error")
-            return
-        self.app.push_screen(DemoScreen(next_step=IN_CHAT))
+        if self.is_free_to("watch the demo"):
+            self.app.push_screen(DemoScreen(next_step=IN_CHAT))
 
     def action_scroll_up(self) -> None:
         """Scrolls the transcript a page up; in an empty chat, what the keys are."""

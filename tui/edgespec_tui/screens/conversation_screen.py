@@ -83,6 +83,12 @@ class ConversationScreen(Screen[None]):
     def answering(self) -> bool:
         return self.answers.running
 
+    def is_free_to(self, do: str) -> bool:
+        """Returns whether no answer is being written; else says how to stop it: nothing ends one unasked."""
+        if self.answering:
+            self.tell(f"An answer is still being written: Esc stops it, then you can {do}.", "warning")
+        return not self.answering
+
     async def on_mount(self) -> None:
         self._begun = True
         self.prompt.take_back = self.answers.take_back

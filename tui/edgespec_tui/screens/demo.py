@@ -21,7 +21,7 @@ from edgespec.client.attach import OnProgress, Progress, WantedEngine, own
 from edgespec.errors import EdgeSpecError
 from edgespec.memory.free import free_memory
 from edgespec.pairs.grown import Cost, affordable, folder, grown_pair, unwritable
-from edgespec.system.other_programs import BUSY_CORES
+from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec_models import tiny
 from edgespec_models.shelf.sizes import size_text
 from edgespec_tui.endpoint.attached import AttachedEndpoint
@@ -244,16 +244,19 @@ class DemoScreen(LanesScreen):
         race = new_race(self._endpoint, seconds=self._seconds, skip=self._asked)
         await race.warm_both(WARM)
         self.tell(f"{TURNS} {self._cost}")
+        others = Others()
         await self.race(race)
         self._asked += max(len(lane.answers) for lane in race.lanes.values())
         self.measured = race.measured()
-        self.said = [result(race), sameness(race), self._next_step]
-        first, second, third = self.said
+        first, *rest = self.said = [
+            *filter(None, (result(race), busy(others.cores()), sameness(race))),
+            self._next_step,
+        ]
         error = race.error()
         if self.measured and error is not None:
             self.show_gain(sure_gain([self.measured], [error]))
         self.add_class("-ended")  # what it is about gives place to what it showed
-        self.tell(Content.assemble((first, "bold $primary"), f" {second}\n{third}"))
+        self.tell(Content.assemble((first, "bold $primary"), f" {' '.join(rest[:-1])}\n{rest[-1]}"))
 
     def _show_progress(self, progress: Progress) -> None:
         if self._endpoint is not None or not self.is_attached:

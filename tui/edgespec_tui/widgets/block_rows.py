@@ -10,9 +10,11 @@ from textual.selection import Selection
 from textual.strip import Strip
 from textual.style import Style
 
-from edgespec_tui.widgets.drawn_rows import Row
+from edgespec_tui.widgets.drawn_rows import Row, places_in
 from edgespec_tui.widgets.growing import Growing
 from edgespec_tui.widgets.markdown_blocks import Block, gap_above, same
+
+FOUND, FOUND_HERE = "reverse", "reverse bold underline"  # what a search has found
 
 
 class BlockRows(Growing):
@@ -26,6 +28,8 @@ class BlockRows(Growing):
         self._width = 0
         self._made: list[list[Row]] = []  # of each block
         self._rows: list[Row] = []
+        self._sought, self._here = "", -1
+        self._marks: dict[int, list[tuple[int, int, str]]] | None = None  # of each row, for what is sought
 
     def show(self, blocks: Sequence[Block]) -> None:
         """Shows other blocks; the screen is laid out anew only if their height changes."""
@@ -51,6 +55,7 @@ class BlockRows(Growing):
         for block in self.blocks[len(self._made) :]:
             self._made.append([*gap_above(block), *block.rows(width)])
         self._rows = list(chain.from_iterable(self._made))
+        self._marks = None
 
     def get_content_width(self, container: Size, viewport: Size) -> int:
         return container.width
@@ -78,6 +83,8 @@ class BlockRows(Growing):
         if y >= len(self._rows):
             return Strip.blank(width, base.rich_style)
         text = self._rows[y].text
+        for start, end, style in self._marked().get(y, ()):
+            text = text.stylize(style, start, end)
         selection = self.text_selection
         if selection is not None and (span := selection.get_span(y)) is not None:
             chosen = Style.from_styles(self.screen.get_component_styles("screen--selection"))
@@ -85,6 +92,22 @@ class BlockRows(Growing):
         drawn = text.render(base, end="", parse_style=self._get_style)
         strip = Strip([Segment(part, (base + style).rich_style) for part, style in drawn], text.cell_length)
         return strip.apply_offsets(0, y).adjust_cell_length(width, base.rich_style)
+
+    def mark(self, words: str, here: int = -1) -> list[int]:
+        """Marks words wherever they are shown; returns the row of each place. here: the place to stress."""
+        if self._sought or words:
+            self._sought, self._here, self._marks = words, here, None
+            self.refresh()
+        return [spans[0][0] for spans in places_in(self._rows, words)]
+
+    def _marked(self) -> dict[int, list[tuple[int, int, str]]]:
+        if self._marks is None:
+            self._marks = {}
+            for n, spans in enumerate(places_in(self._rows, self._sought)):
+                for y, start, end in spans:
+                    mark = (start, end, FOUND_HERE if n == self._here else FOUND)
+                    self._marks.setdefault(y, []).append(mark)
+        return self._marks
 
     def get_selection(self, selection: Selection) -> tuple[str, str]:
         """Returns the selection as it was written: rows joined, without decoration."""

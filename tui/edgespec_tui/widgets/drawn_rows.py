@@ -1,5 +1,6 @@
 """Blocks of a text as rows of a given width."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,26 @@ class Row:
     text: Content
     inset: int = 0  # number of leading characters that are decoration
     joins: str | None = None  # with what it continues the row above: " " or ""; None begins a line
+
+
+def places_in(rows: Sequence[Row], words: str) -> list[list[tuple[int, int, int]]]:
+    """Returns where rows show words, in any case: (row, start, end), several for a wrapped place."""
+    whole = ""
+    places: list[tuple[int, int]] = []  # (row, column) of each character of `whole`; -1: between rows
+    for y, row in enumerate(rows):
+        start = row.inset if row.joins is not None else 0
+        joins = "\n" if row.joins is None else row.joins
+        shown = joins + row.text.plain[start:]
+        whole += shown
+        places += [(y, -1)] * len(joins) + [(y, start + i) for i in range(len(shown) - len(joins))]
+    found = []
+    for match in re.finditer(re.escape(words), whole, re.IGNORECASE) if words else ():
+        spans: dict[int, list[int]] = {}
+        for y, at in places[match.start() : match.end()]:
+            if at >= 0:
+                spans.setdefault(y, []).append(at)
+        found.append([(y, at[0], at[-1] + 1) for y, at in spans.items()])
+    return found
 
 
 @dataclass(frozen=True, slots=True)

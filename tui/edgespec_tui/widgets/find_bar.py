@@ -24,6 +24,7 @@ class Place:
 
     turn: int
     at: int
+    number: int  # how many places of its turn come before it
     share: float  # of the turn's text before it
 
 
@@ -34,7 +35,7 @@ def places_of(turns: Sequence[Turn], words: str) -> list[Place]:
     for turn in reversed(turns):
         text, here, at = turn.text.lower(), list[Place](), -1
         while sought and len(here) < MOST_PLACES and (at := text.find(sought, at + 1)) >= 0:
-            here.append(Place(turn.id, at, at / len(text)))
+            here.append(Place(turn.id, at, len(here), at / len(text)))
         found = [*here, *found]
         if len(found) >= MOST_PLACES:
             break
@@ -55,6 +56,7 @@ class FindBar(Vertical):
         """A place should be shown."""
 
         place: Place
+        words: str
 
     class Left(Message):
         """The search has ended."""
@@ -88,7 +90,7 @@ class FindBar(Vertical):
             text = next(turn.text for turn in self._turns if turn.id == place.turn)
             around = text[max(0, place.at - AROUND) : place.at + len(words) + AROUND]
             note = f"{self._at + 1:,} of {len(self._places):,}: {' '.join(around.split())}"
-            self.post_message(self.Found(place))
+            self.post_message(self.Found(place, words))
         elif words:
             note = "Nothing found."
         self.query_one("#find-note", Static).update(Content(note))

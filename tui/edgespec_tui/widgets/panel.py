@@ -160,7 +160,8 @@ class SpeculationPanel(Vertical):
             spark.data = samples[-30:] or [0.0]
         spark.set_class(len(samples) < 2, "-empty")
         self._put("#origins", _legend(figures))
-        self._put("#panel-odds", Content(odds_told(figures, info)), wraps=True)
+        again = figures.told.read_again if figures and figures.told else ""
+        self._put("#panel-odds", Content(again or odds_told(figures, info)), wraps=True)
         self._put("#panel-line", one_line(figures, state))
 
     def _put(self, selector: str, content: Content, *, wraps: bool = False) -> None:

@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Sequence
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from textual.color import Color
 from textual.style import Style
 from textual.widgets import Static
 
+from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.media import gone, is_picture
 from edgespec_tui.terminal.shown_text import Content
 
@@ -40,13 +42,29 @@ class Thumbnail(Static):
     """A picture of a question, and a line where its file is gone."""
 
     def __init__(self, kept: str, file: str, digest: str) -> None:
-        there = Path(file).is_file()
-        found = there and not gone((file,), (digest,))
-        why = "has changed and is no longer sent" if there else "is no longer there"
-        lost = "" if found else f"{Path(file).name} {why}"
-        lines = [*half_blocks(kept), *filter(None, [Content.styled(lost, "$text-warning")])]
-        super().__init__(Content("\n").join(lines))
+        super().__init__()
+        self._file, self._digest, self._lines = file, digest, half_blocks(kept)
+        self._show(self._lines)
+
+    def _show(self, lines: Sequence[Content]) -> None:
+        self.update(Content("\n").join(lines))
         self.display = bool(lines)
+
+    async def on_mount(self) -> None:
+        self.run_worker(self._look(), group="look")
+
+    async def _look(self) -> None:
+        """Says what is wrong with its file. To read a large one takes a while: nothing waits for it."""
+        if lost := await in_thread(partial(lost_picture, self._file, self._digest)):
+            self._show([*self._lines, Content.styled(lost, "$text-warning")])
+
+
+def lost_picture(file: str, digest: str) -> str:
+    """Returns why a picture is no longer sent; empty if it is."""
+    if not gone((file,), (digest,)):
+        return ""
+    there = Path(file).is_file()
+    return f"{Path(file).name} {'has changed and is no longer sent' if there else 'is no longer there'}"
 
 
 def half_blocks(kept: str) -> list[Content]:

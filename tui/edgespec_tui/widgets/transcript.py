@@ -108,19 +108,35 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
         finally:
             self._reaching = False
 
-    async def reveal(self, id: int, share: float) -> None:
-        """Scrolls to a place in a turn. share: of its text before that place."""
+    async def reveal(self, id: int, words: str, number: int, share: float) -> None:
+        """Scrolls to a place in a turn, and marks words there and in all that is shown.
+
+        number: how many places of the turn come before it. share: of its text before it, for what is not
+        shown as it was written.
+        """
         if id not in {turn.id for turn in self._path}:
             return
         while (view := self.view_of(id)) is None:
             await self.show_earlier()
-        while isinstance(view, AnswerView) and view.body.has_more:
-            await view.body.show_more()
-        self.call_after_refresh(self._scroll_within, view, share)
+        await view.show_all()
+        self.call_after_refresh(self._scroll_within, view, words, number, share)
 
-    def _scroll_within(self, view: TurnView, share: float) -> None:
-        row = view.virtual_region.y + round(share * view.size.height)
+    def _scroll_within(self, view: TurnView, words: str, number: int, share: float) -> None:
+        self.mark(words)
+        row, left = view.virtual_region.y + round(share * view.size.height), number
+        for rows in view.written():
+            places = rows.mark(words, left)
+            if left < len(places):
+                row = rows.region.y - view.region.y + view.virtual_region.y + places[left]
+                break
+            left -= len(places)
         self.scroll_to(y=max(0, row - self.size.height // 2), animate=False)
+
+    def mark(self, words: str) -> None:
+        """Marks words wherever they are shown; an empty text removes the marks."""
+        for view in self.query(TurnView):
+            for rows in view.written():
+                rows.mark(words)
 
     def view_of(self, id: int) -> TurnView | None:
         """Returns the widget of a turn; None if it has none."""

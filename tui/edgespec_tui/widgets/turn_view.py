@@ -1,6 +1,7 @@
 """A turn on the screen: who speaks, the text, and what can be done with it."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -59,6 +60,13 @@ class TurnView(Vertical, Growing, can_focus=True):
         super().__init__(id=f"turn-{turn.id}", classes=turn.role)
         self.turn, self._versions = turn, versions
 
+    async def show_all(self) -> None:
+        """Shows what is folded or left out of its text."""
+
+    def written(self) -> Sequence[BlockRows]:
+        """Returns the widgets that show its text, from the top."""
+        return ()
+
     def action_do(self, action: TurnAction) -> None:
         """Asks for something to be done with this turn."""
         self.post_message(self.Wanted(action, self.turn.id))
@@ -102,6 +110,13 @@ class QuestionView(TurnView):
         yield self._more
         self._more.display = self._folded
         self._show_more(folded=True)
+
+    async def show_all(self) -> None:
+        if self._folded and self._more.display:
+            self.action_reasoning()
+
+    def written(self) -> Sequence[BlockRows]:
+        return (self._said,)
 
     async def show_pictures(self, turn: Turn) -> None:
         """Shows the small copies of its pictures, which were made since."""
@@ -156,6 +171,13 @@ class AnswerView(TurnView):
     async def on_mount(self) -> None:
         if self.turn.finish:
             await self.end(self.turn)
+
+    async def show_all(self) -> None:
+        while self.body.has_more:
+            await self.body.show_more()
+
+    def written(self) -> Sequence[BlockRows]:
+        return [*self.body.query(BlockRows)]
 
     async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None:
         """Adds text; runs: of `text`. Does nothing if it is no longer shown."""

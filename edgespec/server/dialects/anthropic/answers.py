@@ -33,7 +33,13 @@ class MessageAnswer:
             self.turn.feed(part.round)
             self._stopped_by = part.round.stopped_by
         ended = self._ended(generation.choices[0].finish)
-        return {**self._message(self._usage(generation)), "content": self._content(), **ended}
+        message = self._message(self._usage(generation))
+        return {**message, "content": self._content(), **ended, **self._ours(generation)}
+
+    def _ours(self, generation: AnswerChoices) -> dict[str, Any]:
+        choice = generation.choices[0]
+        ours = {**choice.reuse(), **choice.changed()}
+        return {"edgespec": ours} if ours else {}
 
     def _message(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {
@@ -88,7 +94,8 @@ class MessageAnswer:
         begun = [] if self._blocks else self._begin("text", {"type": "text", "text": ""})
         for one in [*begun, *self._end()]:
             yield one
-        yield _event("message_delta", {"delta": self._ended(finish), "usage": self._usage(generation)})
+        ended = {"delta": self._ended(finish), "usage": self._usage(generation)}
+        yield _event("message_delta", {**ended, **self._ours(generation)})
         yield _event("message_stop", {})
 
     def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent:

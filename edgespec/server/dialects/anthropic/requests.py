@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -14,10 +13,6 @@ from edgespec.server.dialects.openai.requests import SharedFields
 from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import Translated, called, function, picture
 from edgespec.server.refusal import Refusal
-
-# A stamp that one assistant puts into its system prompt and changes every time. With it, no prompt would
-# begin like the one before, and all of it would be evaluated anew.
-STAMP = re.compile(r"^(x-anthropic-billing-header:[^\n]*?cch=)[0-9a-f]{5}(?=;)")
 
 
 class Source(Fields):
@@ -143,7 +138,7 @@ class MessagesRequest(CountRequest, SharedFields):
 
 def _system(system: str | list[Block] | None) -> str:
     texts = [system] if isinstance(system, str) else [block.text or "" for block in system or ()]
-    return "".join(STAMP.sub(r"\1fffff", text) for text in texts)
+    return "".join(texts)
 
 
 def _turns(message: MessageParam) -> list[dict[str, Any]]:

@@ -98,6 +98,8 @@ class OllamaAnswer:
                 "cached_tokens": choice.cached_tokens,
                 "drafted": choice.drafted,
                 "accepted": choice.accepted,
+                **choice.reuse(),
+                **choice.changed(),
                 **ours,
             },
         }

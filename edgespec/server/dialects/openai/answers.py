@@ -97,7 +97,9 @@ class CompletionAnswer:
         if len(choices) > 1:
             choices = [{**choice, "timings": t} for choice, t in zip(choices, timings, strict=True)]
         frame = self._frame(self.whole_object)
-        return {**frame, "choices": choices, "usage": self._usage(generation), "timings": timings[0]}
+        ours = {"edgespec": changed} if (changed := generation.choices[0].changed()) else {}
+        usage = {"usage": self._usage(generation), "timings": timings[0]}
+        return {**frame, "choices": choices, **usage, **ours}
 
     def _logprobs(self, scored: Sequence[Scored]) -> dict[str, Any] | None:
         scoring = self.body.scoring()
@@ -138,7 +140,8 @@ class CompletionAnswer:
         chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]
         if finish:
             last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
-            chunks.append(self._chunk(part.index, last, timings))
+            ours = {"edgespec": changed} if (changed := choice.changed()) else {}
+            chunks.append(self._chunk(part.index, last, {**timings, **ours}))
         return chunks
 
     def _chunk(

@@ -94,6 +94,12 @@ class RequestMessage(Fields):
     tool_calls: Listed[MadeCall] | None = None
     function_call: MadeFunction | None = None  # what a call was before there were tools
 
+    @property
+    def beginning(self) -> str:
+        """Its text, or the first of its texts."""
+        parts = [self.content] if isinstance(self.content, str) else [p.text for p in self.content or ()]
+        return next((text for text in parts if text), "")
+
     def for_template(self, reads: Sequence[str], media: list[Attachment]) -> dict[str, Any]:
         """Returns it as a conversation has it: text parts and marks of media, and the name of the role.
 

@@ -51,9 +51,8 @@ class ResponseAnswer:
         async for part in generation.rounds():
             for delta in self.turn.feed(part.round):
                 self._events(delta)
-        choice = generation.choices[0]
-        timings = choice.timings(self.plain_s)
-        return {**self._response(_status(choice.finish), generation), "timings": timings}
+        status = _status(generation.choices[0].finish)
+        return {**self._response(status, generation), **self._beside(generation)}
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a response. Raises Refusal."""
@@ -83,7 +82,9 @@ class ResponseAnswer:
         return self._event("response.failed", {"response": failed})
 
     def _beside(self, generation: AnswerChoices) -> dict[str, Any]:
-        return {"timings": generation.choices[0].timings(self.plain_s)}
+        choice = generation.choices[0]
+        ours = {"edgespec": changed} if (changed := choice.changed()) else {}
+        return {"timings": choice.timings(self.plain_s), **ours}
 
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
         self._said += 1

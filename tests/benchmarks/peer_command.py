@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from edgespec.errors import PeerError, SettingError
 from edgespec.pairs.placement import Rule
 
 NAME = "llama-server"
 HOST = "127.0.0.1"
 HELP_S = 30.0
+
+
+class PeerError(Exception):
+    """The other program cannot be measured; one sentence says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +49,6 @@ class PeerSettings:
     def plain(self) -> PeerSettings:
         """The same target, with nothing that guesses."""
         return replace(self, draft=None, head=None, ngram=None, draft_length=None)
-
-
-def parse_peer(text: str) -> Path:
-    """Reads `llama-server=PATH` (or a command's name) and returns the program. Raises SettingError."""
-    name, equals, program = text.partition("=")
-    if name != NAME or not equals or not program:
-        raise SettingError(f"--peer {text!r} is not understood: write {NAME}=PATH, the only peer so far")
-    found = shutil.which(program)
-    if found is None:
-        raise SettingError(f"--peer: there is no program {program}: give the path of a {NAME} that runs here")
-    return Path(found).resolve()
-
-
-def version(program: Path) -> str:
-    """Returns the first line of the program's version. Raises PeerError."""
-    return (said(program, "--version").strip().splitlines() or ["unknown"])[0]
 
 
 @lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""llama-server as a peer: started, asked, timed and ended, on a fake that speaks its protocol."""
+"""llama-server as the benchmarks' peer: started, asked, timed and ended, on a fake of its protocol."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import keeper
+import numpy as np
+import peer_command
 import psutil
 import pytest
+from peer import Completion, LlamaServer
+from peer_command import PeerError, PeerSettings, command
+from peer_taker import PeerTaker, peer_sample
 
-from edgespec.commands.bench import keeper, peer_command
-from edgespec.commands.bench.peer import LlamaServer
-from edgespec.commands.bench.peer_command import PeerSettings, command, parse_peer
-from edgespec.errors import PeerError, SettingError
+from edgespec.commands.bench.lines import Line, Unit
+from edgespec.commands.bench.takers import Asked
+from edgespec.commands.prompts import Prompt
 from edgespec.sampling.sampler import Sampling
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the fake is a script with a first line for the system")
@@ -205,15 +210,38 @@ def test_a_cancellation_waits_neither_for_loading_nor_for_an_answer(
     assert time.monotonic() - started < 9
 
 
-@pytest.mark.parametrize("wrong", ["vllm=/bin/true", "llama-server", "llama-server=", "=/bin/true", ""])
-def test_an_unknown_peer_is_refused(wrong: str) -> None:
-    with pytest.raises(SettingError, match="write llama-server=PATH"):
-        parse_peer(wrong)
+# ---- as samples -------------------------------------------------------------------------------------------
+
+UNIT = Unit(4, Prompt("p", "code", "What?"), "greedy", 0, ())
 
 
-def test_a_program_that_is_not_there_is_refused() -> None:
-    with pytest.raises(SettingError, match="there is no program /nowhere/llama-server"):
-        parse_peer("llama-server=/nowhere/llama-server")
+@pytest.mark.parametrize("reason, n_tokens", [("length", 9), ("stop", 8)])
+def test_an_answer_counts_its_tokens_without_the_end_token(reason: str, n_tokens: int) -> None:
+    answer = Completion("text", (1,) * 9, 5, 0.2, 8, 0.4, 0.7, 6, 3, reason)
+    got = peer_sample(answer, Line("greedy", "llama-server"), UNIT, seed=1)
+    assert (got.n_tokens, got.steps, got.tok_per_s) == (n_tokens, 8, pytest.approx(20.0))
+    assert (got.rounds, got.seconds, got.ttft_s) == ((), None, 0.2)
+
+
+@posix
+def test_each_draft_length_has_a_server_of_its_own_that_is_kept(
+    program: Path, logged: Callable[[], list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain, own = Line("sampled", "llama-server plain", plain=True), Line("sampled", "llama-server")
+    Path("big.gguf").write_bytes(b"")
+    Path("small.gguf").write_bytes(b"")
+    asked = Asked(Sampling(temperature=0.8), max_tokens=12, seed=1)
+    with PeerTaker(
+        settings(program), [plain, own], asked, {"p": np.array([1, 2], np.int32)}, lambda: False
+    ) as taker:
+        taker.warm_up([plain, own])
+        speeds = [sample.tok_per_s for line in (plain, own, plain) if (sample := taker(line, UNIT))]
+    assert speeds == pytest.approx([100.0, 200.0, 100.0])
+    starts = [x for x in logged() if isinstance(x, list)]
+    requests = [x for x in logged() if isinstance(x, dict)]
+    assert ["--model-draft" in start for start in starts] == [False, True]
+    assert {request["temperature"] for request in requests} == {0.8}
 
 
 # ---- how it ends ------------------------------------------------------------------------------------------
@@ -239,8 +267,9 @@ STARTER = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and some shells leave it ignored
 from pathlib import Path
-from edgespec.commands.bench.peer import LlamaServer
-from edgespec.commands.bench.peer_command import PeerSettings
+sys.path.insert(0, sys.argv[2])
+from peer import LlamaServer
+from peer_command import PeerSettings
 server = LlamaServer(PeerSettings(Path(sys.argv[1]), Path("big.gguf")))
 print(server.pid, flush=True)
 time.sleep(60)
@@ -250,7 +279,7 @@ time.sleep(60)
 @posix
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_the_server_ends_with_its_starter_however_that_ended(program: Path, how: signal.Signals) -> None:
-    words = [sys.executable, "-c", STARTER, str(program)]
+    words = [sys.executable, "-c", STARTER, str(program), str(Path(keeper.__file__).parent)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as starter:
         assert starter.stdout
         pid = int(starter.stdout.readline())

@@ -22,9 +22,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import IO, Any
 
-from edgespec.commands.bench import keeper
-from edgespec.commands.bench.peer_command import HOST, NAME, PeerSettings, command, environment
-from edgespec.errors import PeerError
+import keeper
+from peer_command import HOST, NAME, PeerError, PeerSettings, command, environment
+
 from edgespec.sampling.settings import NUMBERS, Sampling
 
 LOADING_S = 300.0  # a large model from a slow disk

@@ -1,0 +1,220 @@
+"""Models that cannot go back in their text start at checkpoints: what is evaluated, and that it is right."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tiny_gguf import CONTROL, write_hybrid, write_llama, write_recurrent, write_sliding
+
+from edgespec.core.media import cells
+from edgespec.core.request import Request
+from edgespec.core.values import Emitted, Failed, Started
+from edgespec.engine.borders import FAR, LAST, NEAR, borders
+from edgespec.engine.engine import Engine
+from edgespec.engine.pair import Pair
+from edgespec.engine.prompt_files import PromptFiles
+from edgespec.engine.state_keys import state_keys
+from edgespec.llama.saved import PrefixStore, Saved
+from edgespec.pairs.settings import PairSettings
+from edgespec.sampling.sampler import Sampling
+
+Tokens = NDArray[np.int32]
+KINDS = {"hybrid": write_hybrid, "recurrent": write_recurrent, "sliding": write_sliding}
+NO_END = {token: -1e9 for token in range(512 - len(CONTROL), 512)}
+SETTINGS = PairSettings(
+    n_ctx=512, threads=1, slots=3, remember=False, flash_attention=False, cache_disk=10**8
+)  # fmt: skip
+RAM = 10**7
+
+
+def text(seed: int, n: int) -> Tokens:
+    return np.random.default_rng(seed).integers(0, 256, n).astype(np.int32)
+
+
+SYSTEM, FIRST, ANSWER, LAST_TURN, OTHER = (text(i, n) for i, n in enumerate((150, 70, 20, 40, 30)))
+
+
+def chat(*messages: Tokens) -> tuple[Tokens, tuple[int, ...]]:
+    """Returns a prompt, and the places where its messages end."""
+    return np.concatenate(messages), tuple(np.cumsum([message.size for message in messages]).tolist())
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("models")
+    draft = write_recurrent(folder / "draft.gguf", seed=3) if request.param == "hybrid" else None
+    with Pair(KINDS[request.param](folder / "target.gguf"), draft, SETTINGS) as pair:
+        yield pair
+
+
+def answer(engine: Engine, asked: tuple[Tokens, tuple[int, ...]], **how: object) -> tuple[int, list[int]]:
+    """Returns how many tokens of a prompt were evaluated, and what the model wrote."""
+    engine.submit("r", asked[0], wish(**how), asked[1])
+    missing, written = 0, list[int]()
+    while not engine.idle:
+        for one in engine.step():
+            assert not isinstance(one, Failed), one.error
+            if isinstance(one, Started):
+                missing = one.prompt_tokens - one.cached_tokens
+            elif isinstance(one, Emitted):
+                written += one.round.tokens
+    return missing, written
+
+
+def wish(**how: object) -> Request:
+    return Request(Sampling(temperature=0, logit_bias=NO_END), 6, **how)  # type: ignore[arg-type]
+
+
+def alone(pair: Pair, asked: tuple[Tokens, tuple[int, ...]]) -> list[int]:
+    pair.forget()
+    return answer(Engine(pair, slots=1), (asked[0], ()))[1]
+
+
+TURNS = {  # prompt -> how many tokens are evaluated
+    "first": (chat(SYSTEM, FIRST), 220),
+    "goes on": (chat(SYSTEM, FIRST, ANSWER, LAST_TURN), 60),
+    "last turn replaced": (chat(SYSTEM, FIRST, ANSWER, OTHER), 30),
+    "answer dropped": (chat(SYSTEM, FIRST, OTHER), 30),
+    "same preamble": (chat(SYSTEM, OTHER), 30),
+    "another branch": (chat(SYSTEM, FIRST, ANSWER, LAST_TURN, OTHER), 160),
+}
+
+
+def test_what_differs_is_evaluated_and_no_more(pair: Pair) -> None:
+    """A replaced last turn evaluated all 1,258 tokens, where attention evaluates that turn."""
+    pair.forget()
+    engine = Engine(pair, slots=3, cache_ram=RAM)
+    found = {name: answer(engine, asked) for name, (asked, _) in TURNS.items()}
+    for name, (asked, n) in TURNS.items():
+        assert found[name][0] == n, name
+        assert found[name][1] == alone(pair, asked), name
+
+
+def test_texts_that_lost_their_slot_start_at_checkpoints_as_well(pair: Pair) -> None:
+    pair.forget()
+    engine = Engine(pair, slots=1, cache_ram=RAM)
+    answer(engine, TURNS["goes on"][0])
+    answer(engine, chat(text(9, 200), OTHER))
+    missing, written = answer(engine, TURNS["last turn replaced"][0])
+    assert missing == 30 and written == alone(pair, TURNS["last turn replaced"][0])
+
+
+def test_requests_that_start_together_read_their_preamble_once(pair: Pair) -> None:
+    asked = {str(i): chat(SYSTEM, text(20 + i, 30)) for i in range(3)}
+    pair.forget()
+    engine, context = Engine(pair, slots=3, cache_ram=RAM), pair.contexts["target"]
+    before, written = context.evaluated, {id: list[int]() for id in asked}
+    for id, (prompt, places) in asked.items():
+        engine.submit(id, prompt, wish(drafter="none"), places)
+    while not engine.idle:
+        for one in engine.step():
+            if isinstance(one, Emitted):
+                written[one.id] += one.round.tokens
+    assert context.evaluated - before <= SYSTEM.size + 3 * (30 + 6)
+    assert written == {id: alone(pair, one) for id, one in asked.items()}
+
+
+def test_the_next_program_finds_checkpoints_on_disk(pair: Pair, tmp_path: Path) -> None:
+    def started() -> tuple[Engine, PromptFiles]:
+        pair.forget()
+        files = PromptFiles(tmp_path, 10**8, state_keys(pair.contexts))
+        files.wait(10.0)
+        return Engine(pair, slots=1, cache_ram=RAM, files=files), files
+
+    engine, files = started()
+    answer(engine, TURNS["goes on"][0])
+    while engine.write_down():
+        time.sleep(0.001)
+    files.close(10.0)
+    engine, files = started()
+    asked = TURNS["same preamble"][0]
+    missing, written = answer(engine, asked)
+    files.close(10.0)
+    for path in tmp_path.glob("*.state"):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+    engine, files = started()
+    damaged = answer(engine, asked)
+    files.close(10.0)
+    assert (missing, damaged[0]) == (30, 180)
+    assert written == damaged[1] == alone(pair, asked)
+
+
+def test_a_reproducible_answer_uses_none(pair: Pair) -> None:
+    """What was evaluated in other company differs in last digits."""
+    pair.forget()
+    engine = Engine(pair, slots=1, cache_ram=RAM)
+    answer(engine, TURNS["goes on"][0])
+    assert answer(engine, TURNS["same preamble"][0], fresh=True)[0] == 180
+    assert answer(engine, chat(SYSTEM, ANSWER))[0] == 20, "the next one does"
+
+
+def test_without_host_memory_there_are_none(pair: Pair) -> None:
+    pair.forget()
+    engine = Engine(pair, slots=1)
+    answer(engine, TURNS["goes on"][0])
+    assert answer(engine, chat(SYSTEM, OTHER))[0] in (30, 180)
+    assert pair.contexts["target"].checkpoints and not pair.contexts["target"].checkpoints.within(b"")
+
+
+def test_attention_alone_needs_none(tmp_path: Path) -> None:
+    with Pair(write_llama(tmp_path / "t.gguf"), None, SETTINGS) as pair:
+        assert pair.contexts["target"].checkpoints is None
+
+
+# ---- the places ------------------------------------------------------------------------------------------
+
+
+def places(n: int, *control: int) -> tuple[int, ...]:
+    prompt = np.zeros(n, np.int32)
+    prompt[list(control)] = 1
+    return borders(prompt, np.array([False, True]))
+
+
+def test_places_are_ends_of_messages_and_not_too_many() -> None:
+    assert places(3000, 0, 700, 710, 1100, 1500, 2950, 2990) == (700, 1500, 2950, 2990)
+    assert places(3000, 0, 700, 2980, 2990) == (700, 2980), "the first of what ends the last message"
+    assert places(1000) == (996,), "a text without messages, answered again"
+    assert places(40, 10, 30) == (10,)
+    assert borders(np.array([7] * 9, np.int32), np.array([True])) == (5,), "a token that does not exist"
+    assert places(20_000, 0, 19_990) == (FAR, 2 * FAR, 19_990)
+    assert NEAR < FAR and LAST < NEAR
+
+
+def test_no_place_is_within_a_picture() -> None:
+    picture = cells(b"x", 200, 200)
+    prompt = np.concatenate([np.zeros(FAR - 100, np.int32), picture, np.zeros(2000, np.int32)])
+    assert borders(prompt, np.array([False])) == (FAR - 100, prompt.size - 4)
+
+
+# ---- the store -------------------------------------------------------------------------------------------
+
+
+def checkpoint(n: int, size: int = 1000) -> Saved:
+    return Saved(text(1, n).tobytes(), np.zeros(size - 4 * n, np.uint8), n)
+
+
+def test_where_memory_is_short_checkpoints_are_thinned_out() -> None:
+    """Each spares what lies behind the one before, and what that one spared goes to the next."""
+    store = PrefixStore(6000)
+    for n in range(10, 130, 10):
+        store.put_checkpoint("target", checkpoint(n))
+        assert store.n_bytes <= store.budget
+    kept = [one.n_tokens for one in store.checkpoints("target", text(1, 200).tobytes())]
+    gaps = np.diff([0, *kept])
+    assert len(kept) == 6 and gaps.max() <= 40, kept
+
+
+def test_a_checkpoint_and_a_text_share_one_budget() -> None:
+    store = PrefixStore(3000)
+    store.put({"target": Saved(text(2, 500).tobytes(), np.zeros(100, np.uint8), 500)})
+    assert store.takes(750) and not store.takes(751)
+    store.put_checkpoint("target", checkpoint(10))
+    assert store.best(text(2, 501).tobytes())[1] == 500, "which spares more for its bytes"
+    assert not store.checkpoints("target", text(1, 10).tobytes()) or store.n_bytes <= 3000
