@@ -90,7 +90,7 @@ class MedusaContext:
     kind = "medusa"
     batches = True
     fills = False
-    parts = None
+    parts = checkpoints = None
     tried = 0.0  # numpy evaluates: no other number of threads is tried
 
     def __init__(self, model: MedusaModel, target: Context, settings: ContextSettings) -> None:
