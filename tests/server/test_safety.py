@@ -309,9 +309,10 @@ def test_nobodys_speed_shows_what_another_key_was_told(server: Served) -> None:
     """Guesses come from earlier texts: of one's own alone."""
 
     def guessed(key: str) -> tuple[int, str]:
-        fields = {"max_tokens": 60, "temperature": 0, "drafter": "history", "draft_length": 8}
+        how = {"drafter": "history", "draft_length": 8}
+        fields = {"max_tokens": 60, "temperature": 0, "edgespec": how}
         body = {"messages": [{"role": "user", "content": "What is heapq?"}], **fields}
-        answer = server.ask("/v1/chat/completions", body, headers={"x-api-key": key}).json()
+        answer = server.ask("/v1/chat/completions", body, headers={"x-api-key": key}).json
         return answer["timings"]["draft_n_accepted"], answer["choices"][0]["message"]["content"]
 
     first = guessed(KEY)
