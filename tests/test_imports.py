@@ -78,6 +78,7 @@ LLAMA |= {
         "turns_context",
         "block_context",
         "assistant_context",
+        "medusa_context",
         "head_settings",
     )  # fmt: skip
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from edgespec.sampling.sampler import Distribution
 
 ModelName = Literal["target", "draft"]
-HeadName = Literal["mtp", "eagle", "dflash"]
+HeadName = Literal["mtp", "eagle", "dflash", "medusa"]
 FreeName = Literal["lookup", "history", "recycling", "lookahead"]  # each has a file in `core/drafters`
 # who guesses, as requests, flags, settings and pages name it; "auto": all that are there compete
 DrafterName = Literal["auto", "model", HeadName, FreeName, "none"]

@@ -43,6 +43,7 @@ HEADS: dict[str, tuple[HeadKind, ...]] = {
     "mtp": ("mtp", "assistant"),
     "eagle": ("eagle3",),
     "dflash": ("dflash",),
+    "medusa": ("medusa",),
 }  # as requests name them
 
 
