@@ -9,7 +9,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "map.md"
-SOURCES = ("edgespec", "tui/edgespec_tui", "models/edgespec_models", "models/recipes", "tests", ".make")
+SOURCES = (
+    "edgespec",
+    "tui/edgespec_tui",
+    "models/edgespec_models",
+    "models/edgespec_train",
+    "tests",
+    ".make",
+)
 BEFORE = """# The map
 
 Every module and what it is for, from its docstring. `make map` writes this page; it is not in git.

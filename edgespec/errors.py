@@ -27,8 +27,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 ├── SessionError               a kept conversation cannot be found, read or written
 ├── EndpointError              a server refuses, or fails
 │   └── EndpointLostError      a server is not there, or went away in the middle
-├── PlanError                  how fast a pair would run cannot be found out
-└── PeerError                  another program, which `bench` compares with, cannot be measured
+└── PlanError                  how fast a pair would run cannot be found out
 """
 
 
@@ -171,7 +170,3 @@ class SessionError(EdgeSpecError):
 
 class PlanError(EdgeSpecError):
     """The speed of a pair cannot be estimated."""
-
-
-class PeerError(EdgeSpecError):
-    """Another program, which `bench` compares with, cannot be measured."""

@@ -114,50 +114,6 @@ def test_ctrl_c_tells_what_was_measured_so_far(tmp_path: Path) -> None:
     assert b"Traceback" not in err
 
 
-# ---- a peer -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@posix
-def test_a_peer_is_measured_beside_ours(
-    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "log"
-    monkeypatch.setenv("FAKE_LLAMA_LOG", str(log))
-    got, out, _ = bench(tmp_path, "--peer", f"llama-server={program}", *ALL)
-    names = {(line["mode"], line["line"]) for line in got["lines"]}
-    assert {("greedy", "llama-server plain"), ("greedy", "llama-server")} < names
-    assert not any(mode == "coupled" and line.startswith("llama-server") for mode, line in names)
-    theirs = next(s for s in got["samples"] if s["line"] == "llama-server")
-    assert theirs["tok_per_s"] == pytest.approx(200.0)
-    speedups = [line["speedup"] for line in got["lines"] if line["line"] == "llama-server"]
-    assert all(speedup["value"] == pytest.approx(2.0) for speedup in speedups)
-    assert "greedy: the peer at its default length" in out
-    assert got["peer"] == {"name": "llama-server", "version": "version: fake (build 0)"}
-    said = [json.loads(line) for line in log.read_text().splitlines()]
-    starts, asked = [x for x in said if isinstance(x, list)], [x for x in said if isinstance(x, dict)]
-    assert len(starts) == 2  # kept running: one plain, one with the draft
-    assert all("--threads 1" in " ".join(start) for start in starts)
-    assert {request["temperature"] for request in asked} == {0.0, 0.8}
-    assert {request["seed"] for request in asked} <= {0, 1}
-
-
-@pytest.mark.sample(1)
-@posix
-@pytest.mark.parametrize(
-    "how, named", [("dies", "failed to load model"), ("refuses", "the prompt is too long")]
-)
-def test_a_peer_that_fails_is_one_sentence_and_ours_goes_on(
-    tmp_path: Path, program: Path, monkeypatch: pytest.MonkeyPatch, how: str, named: str
-) -> None:
-    monkeypatch.setenv("FAKE_LLAMA", how)
-    got, out, err = bench(tmp_path, "--peer", f"llama-server={program}", "--modes", "greedy")
-    told = [line for line in err.splitlines() if line.startswith("edgespec: ")]
-    assert len(told) == 1 and named in told[0] and told[0].endswith("the bench went on without it")
-    assert {line["line"] for line in got["lines"]} == {"plain", "edgespec"}
-    assert named in " ".join(out.split()) and got["run"]["troubles"]
-
-
 # ---- what is refused, before anything is loaded -----------------------------------------------------------
 
 REFUSED = [
@@ -172,8 +128,6 @@ REFUSED = [
     (["--modes", "fast"], "--modes 'fast' is not understood"),
     (["--prompts", "/nowhere/at/all.jsonl"], "cannot be read"),
     (["--json", "/nowhere/at/all.json"], "--json /nowhere/at/all.json cannot be written"),
-    (["--peer", "vllm=/bin/true"], "--peer 'vllm=/bin/true' is not understood"),
-    (["--peer", "llama-server=/nowhere/llama-server"], "there is no program"),
     (["--temperature", "hot"], "invalid float"),
     (["--grow", "0.6B-F16", "--target", "x.gguf"], "leave out --target and --draft"),
     (["--grow", "7B-Q9"], "is not a size to grow to"),

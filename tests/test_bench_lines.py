@@ -97,17 +97,10 @@ def test_the_lines_of_a_usual_run() -> None:
     ]  # fmt: skip
 
 
-def test_a_sweep_has_every_length_of_ours_and_of_the_peers() -> None:
-    lines = lines_for(("greedy",), sweep=True, peer="llama-server")
-    assert [line.draft_length for line in lines if not line.peer] == [None, None, *SWEPT]
-    theirs = [line for line in lines if line.peer]
-    assert [line.name for line in theirs[:2]] == ["llama-server plain", "llama-server"]
-    assert [line.draft_length for line in theirs[2:]] == [*SWEPT]
+def test_a_sweep_has_every_length() -> None:
+    lines = lines_for(("greedy",), sweep=True)
+    assert [line.draft_length for line in lines] == [None, None, *SWEPT]
     assert len({line.name for line in lines}) == len(lines)
-
-
-def test_the_peer_is_not_asked_for_what_it_does_not_have() -> None:
-    assert not any(line.peer for line in lines_for(("coupled",), sweep=True, peer="llama-server"))
 
 
 def test_modes_are_read_in_their_order_and_nonsense_is_refused() -> None:

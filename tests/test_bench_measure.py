@@ -1,4 +1,4 @@
-"""Units run whole, in order, within the budget; errors cost as little as possible."""
+"""Units run whole, in order, within the budget; nothing is half taken."""
 
 from __future__ import annotations
 
@@ -6,25 +6,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import pytest
 
 from edgespec.commands.bench.figures import Sample
 from edgespec.commands.bench.lines import Line, Unit, lines_for, units_for
 from edgespec.commands.bench.measure import Measured, measure
 from edgespec.commands.prompts import built_in
-from edgespec.errors import PeerError
 
 
 @dataclass
 class Machine:
-    """Takes samples in made-up time: `seconds` each. The peer may fail, or all be cancelled, at the n-th."""
+    """Takes samples in made-up time: `seconds` each. All is cancelled at the n-th."""
 
     seconds: float = 1.0
-    peer_fails_at: int | None = None
     cancelled_at: int | None = None
     now: float = 0.0
     taken: list[tuple[int, str]] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
 
     def cancelled(self) -> bool:
         return self.cancelled_at is not None and len(self.taken) >= self.cancelled_at
@@ -32,23 +28,20 @@ class Machine:
     def take(self, line: Line, unit: Unit) -> Sample | None:
         self.now += self.seconds
         self.taken.append((unit.number, line.name))
-        if line.peer and self.peer_fails_at is not None and len(self.taken) >= self.peer_fails_at:
-            raise PeerError("llama-server fell over")
         if self.cancelled():
             return None
         values: dict[str, Any] = dict.fromkeys(Sample.__slots__, 0)
         values |= {"unit": unit.number, "mode": line.mode, "line": line.name, "prompt": unit.prompt.name}
         return Sample(**values)
 
-    def run(self, *, budget: float = 1e9, peer: str | None = None, repeats: int = 1) -> Measured:
-        lines = lines_for(("greedy", "sampled"), sweep=False, peer=peer)
+    def run(self, *, budget: float = 1e9, repeats: int = 1) -> Measured:
+        lines = lines_for(("greedy", "sampled"), sweep=False)
         units = units_for(built_in()[:4], lines, repeats=repeats, rng=np.random.default_rng(0))
         return measure(
             units,
             self.take,
             budget_s=budget,
             cancelled=self.cancelled,
-            on_trouble=self.told.append,
             clock=lambda: self.now,
             others=lambda: 0.25,
         )
@@ -75,24 +68,6 @@ def test_the_first_unit_is_taken_however_small_the_budget() -> None:
 def test_after_ctrl_c_whole_units_are_kept_and_the_broken_one_is_not() -> None:
     got = Machine(cancelled_at=6).run()
     assert (got.finished, len(got.samples), got.cancelled, got.out_of_time) == (2, 4, True, False)
-
-
-@pytest.mark.parametrize("at", [1, 7])
-def test_a_peer_that_fails_is_told_once_and_left_out_from_there_on(at: int) -> None:
-    machine = Machine(peer_fails_at=at)
-    got = machine.run(peer="llama-server")
-    assert got.troubles == machine.told == ["llama-server fell over; the bench went on without it"]
-    assert got.finished == 8
-    ours = [sample for sample in got.samples if not sample.line.startswith("llama-server")]
-    assert len(ours) == 16
-    failures = [name for _, name in machine.taken[at - 1 :] if name.startswith("llama-server")]
-    assert len(failures) == 1
-
-
-def test_a_peer_that_ends_because_of_ctrl_c_is_no_trouble() -> None:
-    machine = Machine(peer_fails_at=1, cancelled_at=1)
-    got = machine.run(peer="llama-server")
-    assert (got.troubles, got.finished, got.cancelled) == ([], 0, True)
 
 
 def test_samples_know_their_unit() -> None:

@@ -1,4 +1,4 @@
-"""One sample of a loaded pair, and of a peer."""
+"""One sample of a loaded pair."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from edgespec.commands.bench.lines import Line, Unit
-from edgespec.commands.bench.peer import Completion
-from edgespec.commands.bench.takers import Asked, PairTaker, RoundWatch, peer_sample
+from edgespec.commands.bench.takers import Asked, PairTaker, RoundWatch
 from edgespec.commands.prompts import Prompt, tokenize
 from edgespec.core.values import Round
 from edgespec.engine.pair import Pair
@@ -87,12 +85,3 @@ def test_a_round_is_timed_from_the_one_before() -> None:
     assert [round_.seconds for round_ in watch.records] == [1.0, 0.5]
     assert watch.passed == 1.5
     assert watch.records[1].sources == ("model", "target")
-
-
-@pytest.mark.parametrize("reason, n_tokens", [("length", 9), ("stop", 8)])
-def test_a_peers_answer_counts_its_tokens_without_the_end_token(reason: str, n_tokens: int) -> None:
-    answer = Completion("text", (1,) * 9, 5, 0.2, 8, 0.4, 0.7, 6, 3, reason)
-    got = peer_sample(answer, Line("greedy", "llama-server", peer=True), UNIT, seed=1)
-    assert (got.n_tokens, got.steps, got.tok_per_s) == (n_tokens, 8, pytest.approx(20.0))
-    assert (got.rounds, got.seconds, got.ttft_s) == ((), None, 0.2)
-    assert np.isfinite(got.wall_s)

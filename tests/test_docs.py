@@ -77,9 +77,9 @@ UNOWNED = re.compile(r"\binstall\b[^\n`#]*[ '\"]edgespec(\[|==|['\"`\s]|$)")
 
 
 def test_nothing_recommends_a_package_that_is_not_ours() -> None:
-    """`edgespec[distill]` was recommended, and no such name is registered: a stranger could have it."""
-    assert UNOWNED.search("pip install 'edgespec[distill]'") and UNOWNED.search("pipx install edgespec")
-    assert not UNOWNED.search("install '.[distill]'") and not UNOWNED.search("pip install ./edgespec")
+    """`edgespec[train]` was recommended, and no such name is registered: a stranger could have it."""
+    assert UNOWNED.search("pip install 'edgespec[train]'") and UNOWNED.search("pipx install edgespec")
+    assert not UNOWNED.search("install '.[train]'") and not UNOWNED.search("pip install ./edgespec")
     kinds = (
         "edgespec/**/*.py",
         "tui/**/*.py",

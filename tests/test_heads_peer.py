@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from peer import LlamaServer
+from peer_command import PeerSettings
 from test_heads import GREEDY, NEVER, Files, assistant, dflash2, dspark, eagle, experts, hybrid, mtp, prompt
 from test_heads import two_blocks as two
 
-from edgespec.commands.bench.peer import LlamaServer
-from edgespec.commands.bench.peer_command import PeerSettings
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling

@@ -63,7 +63,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
 )
 TUI = ("", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("guarded_app", "palette", "app", "key_bindings", "demo_app", "launch")
-MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub", "distill")
+MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
 LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
 LLAMA |= {"llama.state_parts"}
@@ -126,7 +126,9 @@ def modules(folder: Path) -> dict[str, Path]:
 OURS = modules(ROOT / "edgespec")
 TERMINAL = modules(ROOT / "tui/edgespec_tui")
 OF_MODELS = modules(ROOT / "models/edgespec_models")
-PACKAGES = {"edgespec": OURS, "edgespec_tui": TERMINAL, "edgespec_models": OF_MODELS}
+TRAINING = modules(ROOT / "models/edgespec_train")
+RUNTIME = {"edgespec": OURS, "edgespec_tui": TERMINAL, "edgespec_models": OF_MODELS}
+PACKAGES = {**RUNTIME, "edgespec_train": TRAINING}
 
 
 def place(full: str, package: str = "edgespec", ours: dict[str, Path] = OURS) -> str | None:
@@ -236,12 +238,12 @@ def test_few_modules_touch_llama_cpp() -> None:
         n for n, path in OURS.items() if any(i.startswith("llama_cpp") for i in imported(path.read_text()))
     }
     assert touching == LLAMA
-    touching = {n for n, path in OF_MODELS.items() if "llama_cpp" in imported(path.read_text())}
-    assert touching == {"distill.hidden"}
+    touching = {n for n, path in TRAINING.items() if "llama_cpp" in imported(path.read_text())}
+    assert touching == {"hidden"}
 
 
 def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
-    every = {**OURS, **TERMINAL, **OF_MODELS}
+    every = {**TRAINING, **OURS, **TERMINAL, **OF_MODELS}
     broad = {name for name, path in every.items() if re.search(r"except Exception\b", path.read_text())}
     ours = {
         "server.logs",
@@ -271,10 +273,30 @@ def test_the_core_sees_a_protocol_and_never_llama(where: str) -> None:
 
 
 def test_the_models_know_nothing_of_the_program() -> None:
-    for name, path in OF_MODELS.items():
+    for path in OF_MODELS.values():
         names = {full.partition(".")[0] for full in imported(path.read_text())}
-        trains = {"torch", "llama_cpp"} if room(name) == "distill" else set()
-        assert not names & {"edgespec", "edgespec_tui", "torch", "llama_cpp"} - trains, path
+        assert not names & {"edgespec", "edgespec_tui", "torch", "llama_cpp"}, path
+
+
+def test_one_command_alone_imports_what_trains_and_late() -> None:
+    """Who trains nothing needs no torch, and can do without that package."""
+    importing = {
+        (package, name)
+        for package, found in RUNTIME.items()
+        for name, path in found.items()
+        if any(full.startswith("edgespec_train") for full in imported(path.read_text()))
+    }
+    assert importing == {("edgespec", "commands.distill")}
+    assert not {"edgespec_train", "torch"} & loaded("edgespec.commands.distill")
+    assert "torch" not in loaded("edgespec_train.command"), "it says first how to get torch"
+
+
+def test_training_knows_no_recipe() -> None:
+    """The recipes stand on what `edgespec distill` uses; most of them need nothing else of it."""
+    upward = {
+        (a, b) for a, others in arrows("edgespec_train").items() for b in others if room(b) == "recipes"
+    }
+    assert {room(a) for a, _ in upward} == {"recipes"}
 
 
 def test_the_terminal_app_sees_events_and_client_only() -> None:

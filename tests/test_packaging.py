@@ -34,7 +34,7 @@ if os.name != "nt":
 # -- what it needs ---
 
 
-EXTRAS = {"torch"}  # imported by commands that say how to install them
+EXTRAS = {"torch", "tokenizers"}  # imported by commands that say how to install them
 
 
 def test_every_package_that_shipped_code_imports_is_declared() -> None:
@@ -61,27 +61,30 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(folder / done.stdout.split()[-1])
 
 
-def test_a_wheel_claims_three_names_and_no_others(wheel: zipfile.ZipFile) -> None:
+def test_a_wheel_claims_four_names_and_no_others(wheel: zipfile.ZipFile) -> None:
     tops = {name.split("/")[0] for name in wheel.namelist()}
     assert {top for top in tops if not top.endswith(".dist-info")} == {
         "edgespec",
         "edgespec_models",
+        "edgespec_train",
         "edgespec_tui",
     }
-    assert len(tops) == 4
+    assert len(tops) == 5
 
 
 def test_a_wheel_has_all_that_the_packages_need_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    """A file that is in no package, such as a recipe or a half-trained model, must not be sent to anyone."""
+    """A file that is in no package, such as a half-trained model, must not be sent to anyone."""
     shipped = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    packages = ["edgespec", "tui/edgespec_tui", "models/edgespec_models"]
+    packages = ["edgespec", "tui/edgespec_tui", "models/edgespec_models", "models/edgespec_train"]
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", *packages], cwd=ROOT, capture_output=True, text=True
     )
     if listed.returncode == 0:  # not where the tree came as an archive
         there = [line for line in listed.stdout.splitlines() if (ROOT / line).exists()]
         assert shipped == {line.removeprefix("tui/").removeprefix("models/") for line in there}
-    assert {f"{name}/py.typed" for name in ("edgespec", "edgespec_models", "edgespec_tui")} <= shipped
+    assert {
+        f"{name}/py.typed" for name in ("edgespec", "edgespec_models", "edgespec_train", "edgespec_tui")
+    } <= shipped
     assert "edgespec_models/tiny/MODEL_CARD.md" in shipped
     ggufs = [name for name in shipped if name.endswith(".gguf")]
     assert len(ggufs) == 4 and all(name.startswith("edgespec_models/tiny/") for name in ggufs)

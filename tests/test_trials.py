@@ -15,9 +15,9 @@ from served import until
 
 from edgespec.engine.trials import Trials
 from edgespec.errors import GivenUpError, GrammarError
-from edgespec.grammar.grammar import Grammar, json_schema
+from edgespec.grammar.grammar import CONTROL, Grammar, json_schema
 from edgespec.grammar.lark import as_lark
-from edgespec.grammar.matchers import CONTROL, Matchers
+from edgespec.grammar.matchers import Matchers
 from edgespec.system.limited_child import GIVEN_UP
 
 SMALL = Grammar("gbnf", 'root ::= "a" root | "b"')

@@ -14,6 +14,7 @@ from edgespec.core.values import Emitted, Failed, Round
 from edgespec.engine.messages import Refused, StepReport, Submit, receive
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.request_reader import Ready, RequestReader, refused
+from edgespec.engine.text_log import TextLog
 from edgespec.engine.worker import Worker
 from edgespec.errors import EngineError
 
@@ -42,10 +43,11 @@ class FakeEngine:
             raise KeyError(id)
 
 
-def worker() -> tuple[Worker, FakeEngine, io.BytesIO]:
+def worker(text_log: TextLog | None = None) -> tuple[Worker, FakeEngine, io.BytesIO]:
     out, engine = io.BytesIO(), FakeEngine()
     reader = SimpleNamespace(takes=lambda message: True, items=queue.SimpleQueue())
-    return Worker(PAIR, cast(Any, engine), cast(RequestReader, reader), Outbox(cast(Any, out))), engine, out
+    outbox = Outbox(cast(Any, out))
+    return Worker(PAIR, cast(Any, engine), cast(RequestReader, reader), outbox, text_log), engine, out
 
 
 def submitted(id: str) -> Ready:

@@ -40,6 +40,7 @@ COMMANDS = {
     "serve": Command(
         "serve an OpenAI-style endpoint for editors, assistants and programs", "serve.command", files=True
     ),
+    "launch": Command("start a coding agent on a pair of this machine", "launch.command", files=True),
     "pull": Command("download a target and a draft that fits it", "pull.command"),
     "list": Command("list the pairs on this machine", "pairs.list"),
     "show": Command("show everything known about a pair", "pairs.show"),
@@ -55,9 +56,7 @@ COMMANDS = {
         child=True,
         files=True,
     ),
-    "distill": Command(
-        "train a draft for your own model on that model's output", "distill.command", child=True
-    ),
+    "distill": Command("train a draft for your own model on that model's output", "distill", child=True),
     "convert": Command("convert a model's weights to another number format", "convert"),
     "rpc": Command(
         "lend this machine to another one, which puts layers of its model on it", "rpc", child=True
@@ -99,9 +98,13 @@ def _module(name: str) -> Any:
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
     """Returns the flags; those of `serve` with its settings file. Raises SettingError."""
     parser, command = parser_for(argv[0] if argv else None)
+    behind: Sequence[str] = ()  # for the program that is started
+    if argv[:1] == ["launch"] and "--" in argv:
+        argv, behind = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         command.error(_unknown(unknown, command))
+    arguments.behind = list(behind)
     if arguments.command != "serve" or arguments.owned:
         return arguments
     from edgespec.commands.serve.settings_file import default_file, flags_in

@@ -48,7 +48,7 @@ from edgespec.engine.past_texts import PastTexts
 from edgespec.engine.request_reader import Ready, RequestReader, SlotRead, refused
 from edgespec.engine.slot_actions import SlotActions
 from edgespec.engine.state_keys import state_keys
-from edgespec.engine.text_log import TextRecorder, text_log_of
+from edgespec.engine.text_log import TextLog, text_log_of
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
@@ -74,10 +74,10 @@ class Worker:
         engine: Engine,
         reader: RequestReader,
         outbox: Outbox,
-        recorder: TextRecorder | None = None,
+        text_log: TextLog | None = None,
     ) -> None:
-        """recorder: keeps the texts, if wanted."""
-        self._recorder = recorder
+        """text_log: keeps the texts, if wanted."""
+        self._text_log = text_log
         self._pair, self._engine, self._reader, self._outbox = pair, engine, reader, outbox
         self._pieces: dict[str, _TokenTexts] = {}  # of those that want them
         self._speaking: set[str] = set()  # requests whose first round was sent
@@ -155,8 +155,8 @@ class Worker:
         if message.pieces:
             self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
         plain = not (message.request.governed or message.request.ignore_eos or item.media)
-        if self._recorder and plain:
-            self._recorder.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
+        if self._text_log and plain:
+            self._text_log.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
         self._outbox.send(Accepted(message.id, len(item.tokens)))
 
     def _tell(self, began: float, events: Iterable[EngineEvent]) -> None:
@@ -198,8 +198,8 @@ class Worker:
     def _emitted(self, emitted: Emitted) -> Emitted:
         """Keeps a round's text if that is wanted; returns it with the texts that its request asked for."""
         id, round_ = emitted.id, emitted.round
-        if self._recorder:
-            self._recorder.add(id, round_.tokens, ended=round_.finish is not None)
+        if self._text_log:
+            self._text_log.add(id, round_.tokens, ended=round_.finish is not None)
         if round_.finish:
             self._media.pop(id, None)
         spelt = self._pieces.pop(id, None) if round_.finish else self._pieces.get(id)
@@ -211,8 +211,8 @@ class Worker:
         self._pieces.pop(id, None)
         self._media.pop(id, None)
         self._speaking.discard(id)
-        if self._recorder:
-            self._recorder.drop(id)
+        if self._text_log:
+            self._text_log.drop(id)
 
     def _spelt(self, round_: Round) -> Round:
         """Returns a round with the bytes of the tokens that its scores name."""
@@ -268,8 +268,8 @@ def main() -> int:
         reader.past = past = PastTexts(pair.piece)
         engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files, past=past)
         most = load.settings.keep_texts
-        recorder = TextRecorder(text_log_of(config.data_folder(), pair.target.path, most)) if most else None
-        worker = Worker(pair, engine, reader, outbox, recorder)
+        text_log = text_log_of(config.data_folder(), pair.target.path, most) if most else None
+        worker = Worker(pair, engine, reader, outbox, text_log)
         signal.signal(signal.SIGTERM, lambda *_: setattr(worker, "draining", True))
         gc.freeze()  # what is there by now stays: it is looked at neither between tokens nor at the end
         outbox.send(about(pair))

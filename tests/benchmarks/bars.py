@@ -36,12 +36,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 from numpy.typing import NDArray
 from pairs import HEAD, QUALITIES, draft_file, target_file
+from peer_command import NAME, PeerSettings
+from peer_taker import PeerTaker
 
 from edgespec.commands.bench.figures import Ratio, Sample, against_best, combine, speedup, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, units_for
 from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.bench.peer_command import NAME, PeerSettings
-from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker
+from edgespec.commands.bench.takers import Asked, PairTaker
 from edgespec.commands.prompts import Prompt, tokenize
 from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
@@ -115,8 +116,8 @@ def lines(mode: Mode, quality: str, peers: Sequence[str], chosen: argparse.Names
     ours, theirs = lengths(quality, chosen)
     found += [Line(mode, f"{OURS} n={k}", draft_length=k) for k in ours]
     for name in peers:
-        found += [Line(mode, f"{name} plain", plain=True, peer=True), Line(mode, name, peer=True)]
-        found += [Line(mode, f"{name} n={k}", draft_length=k, peer=True) for k in theirs]
+        found += [Line(mode, f"{name} plain", plain=True), Line(mode, name)]
+        found += [Line(mode, f"{name} n={k}", draft_length=k) for k in theirs]
     return found
 
 
@@ -151,24 +152,24 @@ def run(
         )
         peers = peers_of(chosen, settings, opened)
         wanted = lines(mode, quality, [*peers], chosen)
-        theirs = {}
+        theirs: dict[str, PairTaker | PeerTaker] = {}
         for name, of in peers.items():
-            own = [line for line in wanted if line.peer and peer_of(line, peers) == name]
-            theirs[name] = opened.enter_context(PeerTaker(of, own, asked, tokens, lambda: False))
-            theirs[name].warm_up(own)
+            own = [line for line in wanted if peer_of(line, peers) == name]
+            taker = theirs[name] = opened.enter_context(PeerTaker(of, own, asked, tokens, lambda: False))
+            taker.warm_up(own)
         units = units_for(asking, wanted, repeats=1, rng=np.random.default_rng(1))
         ours(wanted[0], units[0])  # warm
         taken = measure(
             units,
-            lambda line, unit: (theirs[peer_of(line, peers)] if line.peer else ours)(line, unit),
+            lambda line, unit: theirs.get(peer_of(line, peers), ours)(line, unit),
             budget_s=chosen.seconds,
         )
         return taken, about, peers
 
 
 def peer_of(line: Line, peers: Mapping[str, PeerSettings]) -> str:
-    """Returns the peer that a line is of."""
-    return max((name for name in peers if line.name.startswith(name)), key=len)
+    """Returns the peer that a line is of; "" for a line of ours."""
+    return max((name for name in peers if line.name.startswith(name)), key=len, default="")
 
 
 def told(ratio: Ratio | None) -> str:

@@ -26,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from peer_command import NAME, PeerSettings
+from peer_taker import PeerTaker
 
 from edgespec.commands.bench.figures import Ratio, combine
 from edgespec.commands.bench.lines import Line, Mode, Unit
 from edgespec.commands.bench.machine import processor
-from edgespec.commands.bench.peer_command import NAME, PeerSettings
-from edgespec.commands.bench.takers import Asked, PairTaker, PeerTaker
+from edgespec.commands.bench.takers import Asked, PairTaker
 from edgespec.commands.prompts import Prompt, read_prompts, tokenize
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
@@ -90,7 +91,7 @@ def ways(
         if chosen.head:
             peers[f"{NAME} head"] = replace(plain, draft=chosen.head, head="eagle3")
         for name, peer in peers.items():
-            line = Line("sampled", name, plain=peer is plain, peer=True)
+            line = Line("sampled", name, plain=peer is plain)
             taker = stack.enter_context(PeerTaker(peer, [line], asked, tokens, lambda: False))
             taker.warm_up([line])
             found[name] = taker, peer is plain
@@ -140,7 +141,7 @@ def unit(
         name = list(found)[i]
         taker, plain = found[name]
         taker.asked = asked
-        line = Line(mode, name, plain=plain, peer=isinstance(taker, PeerTaker))
+        line = Line(mode, name, plain=plain)
         sample = taker(line, Unit(number, prompt, mode, 0, (line,)))
         assert sample is not None  # nothing cancels it
         fields = asdict(sample)

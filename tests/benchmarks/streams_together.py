@@ -42,8 +42,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np
 import psutil
 from pairs import draft_file, target_file
+from peer_command import PeerSettings, command
 
-from edgespec.commands.bench.peer_command import PeerSettings, command
 from edgespec_models import tiny
 
 OURS, BEFORE = "edgespec", "before"

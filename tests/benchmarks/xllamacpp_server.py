@@ -2,7 +2,7 @@
 
     PYTHON_WITH_XLLAMACPP tests/benchmarks/xllamacpp_server.py --model FILE --port N ...
 
-It knows the flags that `edgespec.commands.bench.peer_command` writes, and `--probabilistic`, for
+It knows the flags that `peer_command.py` writes, and `--probabilistic`, for
 rejection sampling of drafts (llama.cpp's `--spec-draft-sampling probabilistic`).
 """
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import jsonschema
 import pytest
 from late import anthropic, openai
 from pydantic import BaseModel
@@ -247,3 +248,66 @@ def test_llm_gets_the_schema_it_asked_for(dialects: Served, tmp_path: Path, whol
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert isinstance(said["name"], str) and isinstance(said["age"], int)
+
+
+OFFERED: dict[str, Any] = {
+    "get_weather": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1, "maximum": 7}},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+    "list_files": {
+        "type": "object",
+        "properties": {"path": {"type": "string"}},
+        "required": ["path"],
+        "additionalProperties": False,
+    },
+}
+
+
+def answered(client: openai.OpenAI, seed: int, **fields: Any) -> Any:
+    tools: list[Any] = [
+        {"type": "function", "function": {"name": name, "description": "", "parameters": schema}}
+        for name, schema in OFFERED.items()
+    ]
+    wanted: list[Any] = [{"role": "user", "content": ["weather in Oslo", "list_files", "Hello"][seed % 3]}]
+    return client.chat.completions.create(
+        model="tiny",
+        messages=wanted,
+        tools=tools,
+        temperature=1.5,
+        seed=seed,
+        max_tokens=300,
+        extra_body=fields,
+    ).choices[0]
+
+
+@pytest.mark.parametrize("n", [12, pytest.param(400, marks=pytest.mark.slow)])
+def test_a_call_of_ones_own_accord_is_of_a_tool_and_fits(client: openai.OpenAI, n: int) -> None:
+    """At T=1.5, 86 of 86 were of tools that were not offered, or lacked what their schema requires."""
+    found = 0
+    for seed in range(n):
+        choice = answered(client, seed)
+        for call in choice.message.tool_calls or ():
+            jsonschema.validate(json.loads(call.function.arguments), OFFERED[call.function.name])
+            found += 1
+        assert choice.message.tool_calls or "<tool_call>" not in choice.message.content
+    assert found >= n // 4
+
+
+def test_text_before_a_call_is_as_free_as_without_it(client: openai.OpenAI) -> None:
+    same = [(answered(client, seed), answered(client, seed, strict_calls=False)) for seed in range(2, 20, 3)]
+    texts = [(a.message.content, b.message.content) for a, b in same if not a.message.tool_calls]
+    assert texts and all(a == b for a, b in texts if "<tool_call>" not in (b or ""))
+
+
+def test_a_schema_that_nothing_fits_leaves_calls_free(client: openai.OpenAI) -> None:
+    never = {"allOf": [{"type": "string"}, {"type": "integer"}]}
+    schema = {"type": "object", "properties": {"p": never}, "required": ["p"]}
+    tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": schema}}]
+    fields: dict[str, Any] = {"model": "tiny", "messages": WANTED, "tools": tools, "max_tokens": 8}
+    got = client.chat.completions.create(**fields)
+    assert got.choices[0].finish_reason in ("length", "stop")
+    with pytest.raises(openai.BadRequestError, match="cannot be used"):
+        client.chat.completions.create(**fields, tool_choice="required")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from edgespec.client.attach import WantedEngine, attach
+from edgespec.client.engine_flags import engine_flags
 from edgespec.errors import SettingError
 from edgespec.memory.recommended import recommended_here
 from edgespec.pairs.found import best_found
@@ -19,39 +20,6 @@ from edgespec_tui.settings.beginning import api_key, begin, first_conversation, 
 from edgespec_tui.settings.settings import read
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead
-
-LOADING = (  # flags, besides those of positions, that say how a pair is loaded
-    "kv_type",
-    "draft_kv_type",
-    "flash_attention",
-    "byte_identical",
-    "gpu_layers",
-    "threads",
-    "keep_texts",
-    "mmproj",
-    "rpc",
-    "tensor_split",
-    "n_cpu_moe",
-    "n_cpu_moe_draft",
-    "override_tensor",
-    "override_tensor_draft",
-    "lora",
-    "override_kv",
-    "no_draft",
-    "rpc_public",
-    "cpu_moe",
-    "cpu_moe_draft",
-    "chat_template",
-    "chat_template_file",
-)
-USUAL = {
-    "kv_type": "f16",
-    "draft_kv_type": "f16",
-    "flash_attention": "auto",
-    "gpu_layers": -1,
-    "keep_texts": 0,
-    "mmproj": "auto",
-}
 
 
 def wants_screen(arguments: argparse.Namespace) -> bool:
@@ -81,7 +49,7 @@ def chat(arguments: argparse.Namespace) -> int:
 def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
     beginning = begin(arguments)
     endpoint = AttachedEndpoint(
-        Begun(opening(arguments)), wanted=WantedEngine(n_ctx=arguments.ctx, flags=_flags(arguments))
+        Begun(opening(arguments)), wanted=WantedEngine(n_ctx=arguments.ctx, flags=engine_flags(arguments))
     )
     typed.ask_background()
     from edgespec_tui.app import ChatApp  # Textual takes 0.25 s: wrong flags are reported before
@@ -161,21 +129,7 @@ def opening(arguments: argparse.Namespace) -> Opening:
             target=Path(target) if target else None,
             draft=Path(draft) if draft else None,
             n_ctx=arguments.ctx,
-            flags=_flags(arguments),
+            flags=engine_flags(arguments),
             template=arguments.template,
         ),
     )
-
-
-def _flags(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """Returns the flags for a new engine to load its pair."""
-    told, flags = vars(arguments), list[str]()
-    for name in (*LOADING, *(name for name in told if name.startswith(("rope_", "yarn_")))):
-        flag, value = "--" + name.replace("_", "-"), told[name]
-        if value is True:
-            flags.append(flag)
-        elif isinstance(value, list | tuple):
-            flags += [word for rule in value for word in (flag, rule)]
-        elif value is not None and value is not False and value != USUAL.get(name):
-            flags += [flag, str(Path(value).resolve() if name == "chat_template_file" else value)]
-    return tuple(flags)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from edgespec import __version__
-from edgespec.commands.bench import machine, peer_command
+from edgespec.commands.bench import machine
 from edgespec.commands.bench.measure import Measured
 from edgespec.commands.bench.takers import Asked
 from edgespec.core.pace.cost_table import CostTable
@@ -20,9 +20,7 @@ from edgespec.system.cores import threads_wanted
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 32, 48)  # tokens, whose evaluation's cost is told
 
 
-def about(
-    arguments: argparse.Namespace, pair: Pair, asked: Asked, peer_version: str | None
-) -> dict[str, Any]:
+def about(arguments: argparse.Namespace, pair: Pair, asked: Asked) -> dict[str, Any]:
     """Returns what the document and the heading say of the run, before any figure."""
     files = {"target": pair.target.path, "draft": pair.draft.path if pair.draft else None}
     sampling = asked.sampling
@@ -35,7 +33,6 @@ def about(
             role: {"file": path.name, "bytes": path.stat().st_size} if path else None
             for role, path in files.items()
         },
-        "peer": {"name": peer_command.NAME, "version": peer_version} if peer_version else None,
         "settings": {
             "threads": arguments.threads or threads_wanted(),
             "n_ctx": pair.n_ctx,
@@ -94,7 +91,6 @@ def heading(measured: Measured, about: dict[str, Any]) -> list[str]:
         *names,
         f"{found['processor']}, {_count(found['cores'], 'core')}, {_count(settings['threads'], 'thread')}",
         f"llama-cpp-python {found['llama-cpp-python']}, EdgeSpec {about['edgespec']}, {date} UTC",
-        *([f"peer: llama-server {about['peer']['version']}"] if about["peer"] else []),
         f"{took}, up to {settings['max_tokens']} tokens each",
     ]
 

@@ -5,7 +5,6 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,22 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.commands import flags
-from edgespec.commands.bench import peer_command, report
+from edgespec.commands.bench import report
 from edgespec.commands.bench.about import about, heading
 from edgespec.commands.bench.figures import FEWEST_STEPS, summary
 from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker, PeerTaker
+from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.prompts import Prompt, built_in, fitting, read_prompts
 from edgespec.commands.request import request_for
 from edgespec.commands.status_line import StatusLine
 from edgespec.engine.pair import Pair
-from edgespec.errors import PeerError, SettingError
+from edgespec.errors import EngineError, SettingError
 from edgespec.pairs.files import pair_name
 from edgespec.pairs.store import note_speed
-from edgespec.system.cores import threads_wanted
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.other_programs import BUSY_CORES, Others
@@ -41,7 +39,6 @@ logarithms). The other figures are those of `edgespec run`."""
 LONGEST_ANSWER = 64
 SECONDS = 60.0
 SWEEP_TAKES = 4.0  # times as long, by default
-PEER_TAKES = 2.0
 WIDTH = 79  # of sentences
 NO_TEMPLATE = "the model has no chat template: prompts were continued as they are, as with --raw"
 SHOWN_EVERY_S = 10.0  # if there is no terminal
@@ -55,11 +52,8 @@ FLAGS = {
     "verification, fixed random numbers; coupled: the model's sampling with a user's seed (default: all "
     "three)",
     "--repeat N 1": "times each prompt is answered (1)",
-    "--seconds S": f"time limit ({SECONDS:.0f}; {PEER_TAKES:.0f} times that with --peer, {SWEEP_TAKES:.0f} "
-    "times with --sweep)",
+    "--seconds S": f"time limit ({SECONDS:.0f}; {SWEEP_TAKES:.0f} times that with --sweep)",
     "--sweep": "also measure every fixed draft length",
-    "--peer NAME=PATH": "compare with another program: llama-server=PATH runs on the same files, in turn, "
-    "plain and with its default draft length, or every fixed one with --sweep",
     "--json FILE": "write every figure, with machine, build, cost tables, texts and raw rounds",
 }
 
@@ -73,12 +67,10 @@ class RunPlan:
     repeats: int
     seconds: float
     json: Path | None
-    peer: Path | None
-    peer_version: str | None
 
 
 def plan(arguments: argparse.Namespace) -> RunPlan:
-    """Reads the flags. Raises SettingError for whatever would fail later, and PeerError."""
+    """Reads the flags. Raises SettingError for whatever would fail later."""
     if arguments.no_draft or arguments.drafter == "none" or arguments.draft_length == 0:
         raise SettingError(
             "bench compares speculation with plain decoding: leave out the flag that turns it off"
@@ -91,7 +83,7 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
         raise SettingError(f"--repeat is {arguments.repeat}: it must be 1 or more")
     seconds = arguments.seconds
     if seconds is None:
-        seconds = SECONDS * (SWEEP_TAKES if arguments.sweep else 1) * (PEER_TAKES if arguments.peer else 1)
+        seconds = SECONDS * (SWEEP_TAKES if arguments.sweep else 1)
     if not seconds > 0:
         raise SettingError(f"--seconds is {seconds}: it must be more than 0")
     if arguments.seed is not None and arguments.seed < 0:
@@ -103,9 +95,7 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
     json_file = Path(arguments.json) if arguments.json is not None else None
     if json_file:
         report.check_writable("--json", json_file)
-    program = peer_command.parse_peer(arguments.peer) if arguments.peer is not None else None
-    version = peer_command.version(program) if program else None
-    return RunPlan(modes, prompts, arguments.repeat, seconds, json_file, program, version)
+    return RunPlan(modes, prompts, arguments.repeat, seconds, json_file)
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -124,53 +114,40 @@ def run(arguments: argparse.Namespace) -> int:
     busy = Others()
     time.sleep(FIRST_LOOK_S)
     before = busy.cores()
-    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt, ExitStack() as peers:
+    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
         _warn_if_busy(before)
         request = request_for(arguments, pair)
         seed = 1 if arguments.seed is None else arguments.seed
         asked = Asked(request.sampling, arguments.max_tokens, seed, request.stop, request.drafter)
         modes = wanted.modes if request.sampling.temperature > 0 else ("greedy",)
         prompts, tokens, left_out = _fitting(pair, wanted.prompts, asked, raw=arguments.raw)
-        lines = lines_for(
-            modes,
-            sweep=arguments.sweep,
-            draft_length=arguments.draft_length,
-            peer=peer_command.NAME if wanted.peer else None,
-        )
+        lines = lines_for(modes, sweep=arguments.sweep, draft_length=arguments.draft_length)
         units = units_for(prompts, lines, repeats=wanted.repeats, rng=np.random.default_rng(seed))
         ours = PairTaker(pair, asked, tokens, interrupt)
-        theirs = None
-        if wanted.peer:
-            settings = _peer_settings(arguments, pair, wanted.peer)
-            theirs = peers.enter_context(PeerTaker(settings, lines, asked, tokens, interrupt))
         length = _warmed_up(ours, units[0], wanted.seconds)
         ours.asked = replace(asked, max_tokens=length)
-        if theirs:
-            theirs.asked = ours.asked
-            theirs.warm_up(lines)
         progress = RunProgress(len(units), wanted.seconds)
         measured = measure(
             units,
-            lambda line, unit: (theirs if theirs and line.peer else ours)(line, unit),
+            ours,
             budget_s=wanted.seconds,
             cancelled=interrupt,
             on_progress=progress.show,
-            on_trouble=progress.trouble,
         )
         progress.clear()
-        described = about(arguments, pair, ours.asked, wanted.peer_version)
+        described = about(arguments, pair, ours.asked)
         template = pair.target.chat_template or arguments.raw
     _keep_speed(arguments, measured, modes, length)
     shorter = _shorter(length, wanted.seconds) if length < asked.max_tokens else ""
     notes = [left_out, shorter, "" if template else NO_TEMPLATE, _others_note(measured, before)]
     found = report.results(measured.samples, lines)
-    said = [*measured.troubles, *filter(None, notes), *_cut_short(measured)]
+    said = [*filter(None, notes), *_cut_short(measured)]
     print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(said)]))
     if wanted.json:
         report.write(wanted.json, report.document(found, measured, described))
     if measured.samples or measured.cancelled:
         return INTERRUPTED if measured.cancelled else 0
-    raise PeerError("nothing was measured: allow more --seconds")
+    raise EngineError("nothing was measured: allow more --seconds")
 
 
 def _keep_speed(
@@ -202,22 +179,6 @@ def _fitting(
     return found, tokens, note if gone else ""
 
 
-def _peer_settings(arguments: argparse.Namespace, pair: Pair, program: Path) -> peer_command.PeerSettings:
-    return peer_command.PeerSettings(
-        program=program,
-        target=pair.target.path,
-        draft=pair.draft.path if pair.draft else None,
-        head=pair.head.variant if pair.head else None,
-        threads=arguments.threads or threads_wanted(),
-        n_ctx=pair.n_ctx,
-        n_gpu_layers=arguments.gpu_layers,
-        kv_type=arguments.kv_type,
-        draft_kv_type=arguments.draft_kv_type,
-        rope=tuple(pair.settings.rope.flags()),
-        rules=pair.settings.placement.rules,
-    )
-
-
 def _warn_if_busy(cores: float) -> None:
     if cores >= BUSY_CORES:
         warning = (
@@ -240,8 +201,7 @@ def _warmed_up(ours: PairTaker, unit: Unit, seconds: float) -> int:
     """Returns how long answers may be, from what warming up took."""
     began = time.monotonic()
     ours.warm_up(unit)
-    share = sum(not line.peer for line in unit.lines) / len(unit.lines)
-    return affordable(ours.asked.max_tokens, seconds * share, time.monotonic() - began)
+    return affordable(ours.asked.max_tokens, seconds, time.monotonic() - began)
 
 
 def affordable(most: int, budget_s: float, warm_up_s: float) -> int:
@@ -276,7 +236,7 @@ def _wrapped(notes: list[str]) -> list[str]:
 
 
 class RunProgress:
-    """Shows units and lines as they begin, and troubles in lines of their own."""
+    """Shows units and lines as they begin."""
 
     def __init__(self, total: int, budget: float) -> None:
         self.total, self.budget = total, budget
@@ -291,10 +251,6 @@ class RunProgress:
         elif now - self.shown >= SHOWN_EVERY_S:
             self.shown = now
             print(text, file=sys.stderr, flush=True)
-
-    def trouble(self, sentence: str) -> None:
-        self.clear()
-        print(f"edgespec: {sentence}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         self.line.clear()

@@ -55,8 +55,7 @@ class Sample:
     wall_s: float
     drafted: int
     accepted: int
-    # where decode_s went, None for a peer, which reports neither that nor its rounds
-    seconds: dict[str, float] | None
+    seconds: dict[str, float] | None  # where decode_s went; None if another program does not report it
     rounds: tuple[RoundRecord, ...]
     finish_reason: str | None
     text: str
@@ -79,7 +78,7 @@ class Ratio:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The figures of one line; None if there is nothing to divide, or a peer does not report it."""
+    """The figures of one line; None if there is nothing to divide, or it is not reported."""
 
     mode: str
     line: str

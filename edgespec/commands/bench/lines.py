@@ -31,8 +31,7 @@ class Line:
     mode: Mode
     name: str
     plain: bool = False
-    draft_length: int | None = None  # None is the controller, or the peer's default
-    peer: bool = False  # llama-server does it
+    draft_length: int | None = None  # None is the controller
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +54,13 @@ def parse_modes(text: str) -> tuple[Mode, ...]:
     return tuple(mode for mode in MODES if mode in wanted)
 
 
-def lines_for(
-    modes: Sequence[Mode], *, sweep: bool, draft_length: int | None = None, peer: str | None = None
-) -> list[Line]:
-    """Returns the lines of a run. draft_length: what --draft-length fixes. peer: the peer's name.
-
-    The peer cannot be coupled; it is measured greedy and sampled.
-    """
+def lines_for(modes: Sequence[Mode], *, sweep: bool, draft_length: int | None = None) -> list[Line]:
+    """Returns the lines of a run. draft_length: what --draft-length fixes."""
     lines = []
     for mode in modes:
         lines.append(Line(mode, PLAIN, plain=True))
         lines.append(Line(mode, OURS, draft_length=draft_length))
         lines += [Line(mode, f"{OURS} n={n}", draft_length=n) for n in SWEPT if sweep]
-        if peer and mode != "coupled":
-            lines.append(Line(mode, f"{peer} plain", plain=True, peer=True))
-            lines.append(Line(mode, peer, peer=True))
-            lines += [Line(mode, f"{peer} n={n}", draft_length=n, peer=True) for n in SWEPT if sweep]
     return lines
 
 

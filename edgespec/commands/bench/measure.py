@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from edgespec.commands.bench.figures import Sample
 from edgespec.commands.bench.lines import Line, Unit
-from edgespec.errors import PeerError
 from edgespec.system.other_programs import Others
 
 Cancelled = Callable[[], bool]
@@ -30,7 +29,6 @@ class Measured:
     finished: int = 0
     seconds: float = 0.0
     cancelled: bool = False
-    troubles: list[str] = field(default_factory=list)
 
     @property
     def out_of_time(self) -> bool:
@@ -44,35 +42,21 @@ def measure(
     budget_s: float,
     cancelled: Cancelled = lambda: False,
     on_progress: OnProgress = lambda unit, line: None,
-    on_trouble: Callable[[str], None] = lambda sentence: None,
     clock: Callable[[], float] = time.perf_counter,
     others: Callable[[], float] | None = None,
 ) -> Measured:
-    """Takes the units in order; begins none that, going by those before, would end past the budget.
-
-    A peer that fails is reported in `troubles` and left out from there on.
-    """
+    """Takes the units in order; begins none that, going by those before, would end past the budget."""
     others = others or Others().cores
     result = Measured(len(units))
     started, longest = clock(), 0.0
-    peer_works = True
     for unit in units:
         began = clock()
         if result.finished and began - started + longest > budget_s:
             break
         taken: list[Sample] = []
         for line in unit.lines:
-            if line.peer and not peer_works:
-                continue
             on_progress(unit, line)
-            try:
-                sample = take(line, unit)
-            except PeerError as error:
-                if not cancelled():
-                    peer_works = False
-                    result.troubles.append(f"{error}; the bench went on without it")
-                    on_trouble(result.troubles[-1])
-                continue
+            sample = take(line, unit)
             if sample is None or cancelled():
                 break
             taken.append(sample)

@@ -30,8 +30,7 @@ class Results:
 
     summaries: tuple[Summary, ...]
     by_kind: dict[str, dict[str, Ratio]]  # kind -> mode -> speed-up of the line "edgespec"
-    contests: tuple[tuple[str, Contest], ...]  # (whom it is against, the contest)
-    against_peer: tuple[tuple[str, Ratio], ...]  # (mode, ours over the peer at its default)
+    contests: tuple[Contest, ...]  # against the best fixed length
 
 
 def results(samples: Sequence[Sample], lines: Sequence[Line]) -> Results:
@@ -39,25 +38,15 @@ def results(samples: Sequence[Sample], lines: Sequence[Line]) -> Results:
     seen = {(sample.mode, sample.line) for sample in samples}
     lines = [line for line in lines if (line.mode, line.name) in seen]
     modes = list(dict.fromkeys(line.mode for line in lines))
-    summaries, contests, against_peer = [], [], []
+    summaries, contests = [], []
     for mode in modes:
         mine = [line for line in lines if line.mode == mode]
-        peer = next(
-            (line.name for line in mine if line.peer and not line.plain and not line.draft_length), None
-        )
-        for line in mine:
-            summaries.append(summary(samples, mode, line.name, f"{peer} {PLAIN}" if line.peer else PLAIN))
-        for whom, candidates in (
-            ("fixed length", [line.name for line in mine if line.draft_length and not line.peer]),
-            (str(peer), [line.name for line in mine if line.draft_length and line.peer]),
-        ):
-            contest = against_best(samples, mode, OURS, candidates) if len(candidates) > 1 else None
-            if contest:
-                contests.append((whom, contest))
-        ratio = speedup([s for s in samples if s.mode == mode], OURS, peer) if peer else None
-        if ratio:
-            against_peer.append((mode, ratio))
-    return Results(tuple(summaries), _by_kind(samples), tuple(contests), tuple(against_peer))
+        summaries += [summary(samples, mode, line.name, PLAIN) for line in mine]
+        candidates = [line.name for line in mine if line.draft_length]
+        contest = against_best(samples, mode, OURS, candidates) if len(candidates) > 1 else None
+        if contest:
+            contests.append(contest)
+    return Results(tuple(summaries), _by_kind(samples), tuple(contests))
 
 
 def _by_kind(samples: Sequence[Sample]) -> dict[str, dict[str, Ratio]]:
@@ -158,10 +147,9 @@ def _bars(summaries: Sequence[Summary]) -> list[str]:
 
 def _verdicts(found: Results) -> list[str]:
     rows = [(s.mode, "plain decoding", s.speedup) for s in found.summaries if s.line == OURS and s.speedup]
-    rows += [(mode, "the peer at its default length", ratio) for mode, ratio in found.against_peer]
-    for whom, contest in found.contests:
+    for contest in found.contests:
         best = ", ".join(dict.fromkeys(name.rpartition(" ")[2] for name in contest.chosen))
-        rows.append((contest.mode, f"the best {whom} ({best})", contest.ratio))
+        rows.append((contest.mode, f"the best fixed length ({best})", contest.ratio))
     if not rows:
         return []
     out = [f"{'edgespec, times as fast as':<56}{'':>8}{'95 % interval':>16}"]
@@ -217,15 +205,13 @@ def document(found: Results, measured: Measured, about: Mapping[str, Any]) -> di
             "finished": measured.finished,
             "seconds": measured.seconds,
             "interrupted": measured.cancelled,
-            "troubles": measured.troubles,
             "cores_busy_with_others": measured.others,
         },
         "lines": [asdict(summary) for summary in found.summaries],
         "speedup_by_kind": {
             kind: {mode: asdict(ratio) for mode, ratio in of.items()} for kind, of in found.by_kind.items()
         },
-        "over_peer_default": {mode: asdict(ratio) for mode, ratio in found.against_peer},
-        "over_best_fixed": [{"whom": whom, **asdict(contest)} for whom, contest in found.contests],
+        "over_best_fixed": [asdict(contest) for contest in found.contests],
         "samples": [{**asdict(sample), "tok_per_s": sample.tok_per_s} for sample in measured.samples],
     }
 

@@ -1,7 +1,7 @@
 """Locate the embedded models that come with EdgeSpec: a target, a draft, a projector, and an MTP block.
 
 Target and draft are llama-architecture GGUF files with one vocabulary and one chat template; the third file
-is the same target, as llama.cpp's `mimo2`, with a block that guesses. `models/recipes/` makes them.
+is the same target, as llama.cpp's `mimo2`, with a block that guesses. `edgespec_train/recipes/` makes them.
 `MODEL_CARD.md` beside them says what they are for and what was measured.
 """
 
