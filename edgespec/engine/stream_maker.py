@@ -142,10 +142,9 @@ class StreamMaker:
         """Returns a function for the bytes of a token; of the control tokens, only those `shown` have any."""
         return self._spelling(self._tokens_of(shown))
 
-    def spell(self, tokens: Sequence[int]) -> str:
-        """Returns the text of tokens, control tokens included; a picture has none."""
-        pieces = (self.target.piece(token, special=True) for token in tokens if token >= 0)
-        return b"".join(pieces).decode("utf-8", "replace")
+    def piece(self, token: int) -> bytes:
+        """Returns the bytes of a token, of control tokens as well."""
+        return self.target.piece(token, special=True)
 
     def _spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
         piece = self.target.piece
