@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.commands.bench.figures import Ratio
 from edgespec.commands.cli import run_command
 from edgespec.errors import DoesNotFitError, EdgeSpecError, ModelFileError, SettingError
+from edgespec.measure.figures import Ratio
 from edgespec.pairs.store import open_store
 from edgespec_models import tiny
 from edgespec_models.gguf.header import read_file

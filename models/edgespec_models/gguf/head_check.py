@@ -42,6 +42,15 @@ def own_head(headers: Sequence[Header]) -> tuple[Head | None, str | None]:
     return head, why_not_driven(head, headers, headers)
 
 
+def guessing_head(target: Sequence[Header], draft: Sequence[Header] | None) -> Head | None:
+    """Returns the head that guesses in a pair, if one does."""
+    if draft:
+        head = head_of(draft)
+        return head if head and head.alone else None
+    own, why_not = own_head(target)
+    return None if why_not else own
+
+
 def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Header]) -> str | None:
     """Returns why a head cannot guess for a target, in a clause; None if it can.
 
