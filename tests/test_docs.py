@@ -19,6 +19,7 @@ from edgespec.commands.serve.settings_file import flags_in
 from edgespec.core.drafters.free import free_guessers
 from edgespec.core.values import DRAFTERS, FREE
 from edgespec.sampling.settings import NUMBERS
+from edgespec_models import tiny
 
 ROOT = Path(__file__).resolve().parent.parent
 TREE = ("edgespec", "tui", "models", "tests", ".make")
@@ -209,3 +210,32 @@ def test_the_settings_file_of_the_pages_is_understood(tmp_path: Path) -> None:
     for block in blocks:
         (tmp_path / "serve.toml").write_text(block, encoding="utf-8")
         assert flags_in(tmp_path / "serve.toml", parser_for("serve")[1], model=True)
+
+
+RUNS = re.compile(r"edgespec (run|export|doctor|chat (-p|--list)) ?")  # to an end, with the embedded pair
+CANNOT = re.compile(r"--(rpc|image)|qwen3-8b --to")  # other machines, pictures; test_export.py has the last
+
+
+def runnable() -> list[str]:
+    """Returns the command lines of the pages that can run here."""
+    blocks = [
+        block for page in PAGES for block in re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
+    ]
+    lines = {line.split(" #")[0].strip() for block in blocks for line in block.splitlines()}
+    return sorted(line for line in lines if RUNS.match(f"{line} ") and not CANNOT.search(line))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("line", runnable())
+def test_the_command_lines_of_the_pages_run(line: str, tmp_path: Path) -> None:
+    """On the embedded pair, under the names that the page gives its files."""
+    words = shlex.split(line)
+    for word in words:
+        if word.endswith(".gguf"):
+            (tmp_path / word).symlink_to(tiny.draft_path() if "small" in word else tiny.target_path())
+    (tmp_path / "person.json").write_text('{"type": "object", "properties": {"name": {"enum": ["Will"]}}}')
+    (tmp_path / "answer.gbnf").write_text('root ::= "yes" | "no"')
+    words = [sys.executable, "-m", "edgespec", *words[1:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
