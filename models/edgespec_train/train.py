@@ -127,8 +127,7 @@ def guesses(
         return
     if isinstance(head, MedusaNetwork):
         for i, g in enumerate(head.guesses(some.states), 1):
-            part = slice(i, None)
-            yield g[:, :-i][some.asked[:, part]], _rows(some, part)
+            yield g[:, :-i][some.asked[:, i:]], _rows(some, slice(i, None))
         return
     ahead = head.ahead
     rows = some.ids.shape[1] - ahead - steps + 1
