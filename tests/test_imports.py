@@ -79,6 +79,7 @@ LLAMA |= {
         "turns_context",
         "block_context",
         "assistant_context",
+        "medusa_context",
         "head_settings",
     )  # fmt: skip
 }

@@ -38,7 +38,7 @@ class FakeEngine:
 
     fails = False
 
-    def submit(self, id: str, tokens: Any, request: Any, borders: Any, owner: str) -> None:
+    def submit(self, id: str, tokens: Any, request: Any, borders: Any, owner: str, *, replays: bool) -> None:
         if self.fails:
             raise KeyError(id)
 

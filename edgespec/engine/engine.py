@@ -110,13 +110,13 @@ class Engine:
         files: PromptFiles | None = None,
         costs: Costs | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
-        spell: Callable[[Sequence[int]], str] | None = None,
+        past: PastTexts | None = None,
     ) -> None:
         """slots: requests evaluated at once, at most as many as the pair has; queue: requests that may wait.
 
         cache_ram: bytes of host memory for prompts that are in no slot. files: those kept on disk.
-        costs: instead of the pair's. scorers: what evaluates, if not its contexts alone. spell: returns the
-        text of tokens, to explain why some are evaluated again.
+        costs: instead of the pair's. scorers: what evaluates, if not its contexts alone. past: remembers the
+        texts.
         """
         if not 1 <= slots <= pair.slots:
             raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
@@ -131,7 +131,7 @@ class Engine:
                 context.clear(seq)
         store = PrefixStore(cache_ram) if cache_ram else None
         self._prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
-        self._past = PastTexts(spell) if spell else None
+        self._past = past
         self._queue: deque[Running] = deque()
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
         self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
@@ -155,8 +155,11 @@ class Engine:
         request: Request,
         borders: tuple[int, ...] = (),
         owner: str = "",
+        *,
+        replays: bool = False,
     ) -> None:
         """Queues a request. borders: places of its prompt where later ones may differ. owner: whose it is.
+        replays: its tokens are for others of this owner that begin with the same text.
 
         Raises QueueFullError, PromptTooLongError or SettingError at once.
         """
@@ -171,6 +174,7 @@ class Engine:
         running = Running(id, prompt, request, stream, ask, self._submitted, self._clock())
         running.adapters = self._pair.scales(request)
         running.borders, running.owner = () if request.fresh else borders, owner
+        running.replays = replays
         self._queue.append(running)
 
     def cancel(self, id: str) -> None:
@@ -282,6 +286,7 @@ class Engine:
         ended = []
         for slot, round_ in step.rounds:
             events.append(Emitted(slot.request.id, self._lanes.timed(slot, round_)))
+            slot.request.written += round_.tokens
             if round_.finish:
                 ended.append(slot)
         for slot, error in step.failures:
@@ -369,7 +374,9 @@ class Engine:
             if slot.running is running:
                 slot.running, slot.used, slot.holds = None, self._steps, True
                 if self._past:
-                    self._past.add(running.ask.tokens, running.prompt.size, running.owner)
+                    text = np.append(running.prompt, np.array(running.written, np.int32))
+                    size, owner = running.prompt.size, running.owner
+                    self._past.add(text, size, owner, replays=running.replays)
         if running in self._queue:
             self._queue.remove(running)
         if not (self._running() or self._queue):

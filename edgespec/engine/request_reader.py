@@ -44,6 +44,7 @@ from edgespec.engine.messages import (
 )
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
+from edgespec.engine.past_texts import PastTexts
 from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.cuts import Cuts, cuts_of
 from edgespec.llama.medium import Medium
@@ -87,6 +88,7 @@ class RequestReader:
         """most: heavy requests that may be in preparation, or wait for it, at the same time."""
         self._pipe, self._outbox, self._most = pipe, outbox, most
         self.pair: Pair | None = None  # set before the owner learns that there is one
+        self.past: PastTexts | None = None  # set with it
         self.step_began: float | None = None  # set by the engine's thread; reported to pings
         self.items: queue.SimpleQueue[Ready | Cancel | SlotAction | SlotRead | None] = queue.SimpleQueue()
         threading.stack_size(STACK)
@@ -278,11 +280,29 @@ class RequestReader:
         self._check_length(message, len(text))
         special = message.special if isinstance(message, Tokenize) else True
         found: list[Tokens] = []
-        for piece in self._cuts(special).pieces(text):
+        cuts = self._cuts(special)
+        if isinstance(message, Submit) and isinstance(message.prompt, str):
+            found, text = self._replayed(message, text, cuts)
+        for piece in cuts.pieces(text):
             found.append(self.pair.target.tokenize(piece, special=special, add_bos=add_bos and not found))
             if message.id not in self._preparing:
                 break
         return np.concatenate(found)
+
+    def _replayed(self, message: Submit, text: bytes, cuts: Cuts) -> tuple[list[Tokens], bytes]:
+        """Returns the tokens with which a text began when it was answered, if it was, and what is left."""
+        assert self.pair
+        request = message.request
+        if (
+            self.past is None or request.fresh or request.seed is not None
+        ):  # what these get depends on no past
+            return [], text
+        vocabulary = self.pair.target.vocabulary
+        start = b""
+        if message.add_bos and vocabulary.add_bos and vocabulary.bos >= 0:
+            start = self.pair.target.piece(vocabulary.bos, special=True)
+        tokens, n = self.past.replayed(start + text, message.owner, self.pair.target.control, cuts)
+        return ([tokens], text[n - len(start) :]) if n > len(start) else ([], text)
 
     def _check_length(self, message: Submit | Tokenize, size: int) -> None:
         """Raises PromptTooLongError or SettingError for a text that cannot fit, before it takes time."""

@@ -109,6 +109,8 @@ class Running:
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all
     adapters: Scales = ()  # of the target's adapters, for all of it
     owner: str = ""  # whose earlier texts it may be compared with
+    replays: bool = False  # these may have its tokens
+    written: list[int] = field(default_factory=list)  # its answer so far
     borders: tuple[int, ...] = ()  # of its prompt: see `borders.py`
     fetch: Fetch | None = None  # what is read from the disk for it
     notice: str = ""  # why the draft is not asked any more

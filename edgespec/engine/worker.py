@@ -44,6 +44,7 @@ from edgespec.engine.messages import (
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.engine.pair_opening import about, cache_ram, open_pair, prompt_files, write_down
+from edgespec.engine.past_texts import PastTexts
 from edgespec.engine.request_reader import Ready, RequestReader, SlotRead, refused
 from edgespec.engine.slot_actions import SlotActions
 from edgespec.engine.state_keys import state_keys
@@ -134,7 +135,14 @@ class Worker:
             self._outbox.send(Refused(message.id, "draining", sentence))
             return
         try:
-            self._engine.submit(message.id, item.tokens, message.request, item.borders, message.owner)
+            self._engine.submit(
+                message.id,
+                item.tokens,
+                message.request,
+                item.borders,
+                message.owner,
+                replays=isinstance(message.prompt, str),
+            )
         except EdgeSpecError as error:
             self._outbox.send(refused(message.id, error))
             return
@@ -257,9 +265,8 @@ def main() -> int:
         pair.matchers.lark = trials.lark
         reader.pair = pair
         ram, files = cache_ram(load.settings), prompt_files(pair)
-        engine = Engine(
-            pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files, spell=pair.spell
-        )
+        reader.past = past = PastTexts(pair.piece)
+        engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files, past=past)
         most = load.settings.keep_texts
         text_log = text_log_of(config.data_folder(), pair.target.path, most) if most else None
         worker = Worker(pair, engine, reader, outbox, text_log)

@@ -46,6 +46,11 @@ class Cuts:
             begin = cut
         yield text[begin:]
 
+    def may_cut(self, text: bytes, at: int) -> bool:
+        """Returns whether the tokens before and behind a place do not depend on each other."""
+        found = self._at(text, at)
+        return bool(found) and found not in self._fixed and self._is_certain(text, at, len(found))
+
     def _next(self, text: bytes, begin: int) -> int | None:
         """Returns the first place to cut that is found; None if there is none."""
         if self._head is None:
@@ -56,7 +61,7 @@ class Cuts:
                 found = self._at(text, match.start())
                 if not found:
                     continue
-                if found not in self._fixed and self._is_certain(text, match.start(), len(found)):
+                if self.may_cut(text, match.start()):
                     return match.start()
                 tried += 1
                 if tried == TRIES:

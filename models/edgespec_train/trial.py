@@ -127,7 +127,6 @@ def _acceptance(
     import edgespec
 
     begun = time.monotonic()
-    drafter: DrafterName = "eagle" if pair.head else "model"
     drafted, accepted = dict.fromkeys(TEMPERATURES, 0), dict.fromkeys(TEMPERATURES, 0)
     rounds, hits = dict.fromkeys(TEMPERATURES, 0.0), dict.fromkeys(TEMPERATURES, 0.0)
     done = 0
@@ -138,7 +137,7 @@ def _acceptance(
             request = edgespec.Request(
                 max_tokens=TOKENS,
                 sampling=edgespec.Sampling(temperature=t),
-                drafter=drafter,
+                drafter="model",
                 draft_length=LENGTH,
                 rng_seed=len(prompt),
             )

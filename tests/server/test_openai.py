@@ -65,6 +65,17 @@ def test_it_says_why_a_prompt_was_evaluated_again(client: openai.OpenAI) -> None
     assert "evaluated_again" not in again and again["cached_from"] == {"slot": again["cache_n"]}
 
 
+def test_its_own_answer_comes_back_with_its_own_tokens(client: openai.OpenAI) -> None:
+    """Letters at random are split otherwise than they were chosen: up to 17 more were evaluated again."""
+    turns, read = list(HELLO), list[int]()
+    odd = {"regex": r"[a-z ]{40,60}\.", "top_k": 0, "min_p": 0}
+    for _ in range(5):
+        got = answer(client, messages=turns, seed=None, temperature=1.8, top_p=1, extra_body=odd)
+        read.append(got.timings["prompt_n"])
+        turns += [{"role": "assistant", "content": said(got)}, {"role": "user", "content": "Why?"}]
+    assert max(read[1:]) <= 16
+
+
 def test_a_clock_in_the_system_prompt_costs_itself(client: openai.OpenAI) -> None:
     numbers = " ".join(str(11 * i) for i in range(60))
     for second in ("01", "59"):

@@ -35,6 +35,22 @@ def test_the_examples_of_the_readme_are_those() -> None:
     assert lines and all(line in SECTION for line in lines)
 
 
+def test_every_route_and_chat_command_of_the_pages_is_there(server: Served) -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tui").rglob("*.py"))
+    known = {re.sub(r"\{\w+\}", "NAME", path) for path in server.ask("/openapi.json").json["paths"]}
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        named = re.findall(r"`(?:[A-Z]+ )?(/[\w/.-]+)[^`\n]*`", page.read_text(encoding="utf-8"))
+        for path in {path.replace("/slots/N", "/slots/NAME") for path in named} - known - {"/v1"}:
+            here = f'"{path}"' in source or Path(path).parts[1] == "usr"
+            assert here or server.ask(path).status != 404, (page.name, path)
+
+
+def test_the_fields_of_the_edgespec_object_are_those_of_the_page(server: Served) -> None:
+    table = SECTION.split("contain an `edgespec` object:")[1].split("\n\n")[1]
+    shape = server.ask("/openapi.json").json["components"]["schemas"]["Speculation"]
+    assert set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)) == set(shape["properties"])
+
+
 @pytest.mark.skipif(not shutil.which("curl"), reason="curl is not installed")
 def test_the_curl_examples_work(server: Served) -> None:
     [block] = examples(server, "sh", "curl")

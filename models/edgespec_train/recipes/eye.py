@@ -247,7 +247,7 @@ def learn(
             group["lr"] = group["most"] * share
         loss, right = score(random.Random(f"{name} {step}"))
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
         optimiser.step()
         if step % 50 == 49 or step == plan.steps - 1:
@@ -279,7 +279,7 @@ def write(eye: Eye, path: Path) -> None:
     writer.add_type("mmproj")
     writer.add_clip_has_vision_encoder(True)
     writer.add_clip_projector_type("janus_pro")
-    writer.add_vision_projection_dim(eye.mm[1].weight.shape[0])
+    writer.add_vision_projection_dim(eye.mm[1].weight.shape[0])  # type: ignore[arg-type, index]
     writer.add_vision_image_size(SIDE)
     writer.add_vision_patch_size(PATCH)
     writer.add_vision_embedding_length(WIDTH)
