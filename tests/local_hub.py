@@ -64,7 +64,8 @@ class Repo:
     private: bool = False
     licence: str = "apache-2.0"
     commit: str = COMMIT
-    xet: bool = False  # the files are also offered by Xet, which nobody answers for here
+    xet: bool = False  # the files are also offered by Xet
+    xet_works: bool = False  # and there is a store that answers for it
 
 
 class LocalHub:
@@ -269,7 +270,7 @@ class _Store(_Handler):
         owner, name, file = (*unquote(urlsplit(self.path).path).lstrip("/").split("/", 2), "", "")[:3]
         if f"{owner}/{name}" not in self.hub.repos:  # what Xet asks
             self.hub.requests.append(("xet", self.command, self.path))
-            return self.refuse(404)
+            return self._xet(*self.path.strip("/").split("/")[:3])
         self.hub.requests.append(("store", self.command, self.headers.get("Range", "all")))
         if "Authorization" in self.headers:
             self.hub.tokens_at_store.append(self.headers["Authorization"])
@@ -290,6 +291,36 @@ class _Store(_Handler):
             self.send_header(key, value)
         self.end_headers()
         self._send(file, content, start, end, fault)
+
+    def _xet(self, version: str = "", what: str = "", hash: str = "") -> None:
+        """Answers as Xet's store does: where a file's chunks are (in one block), and the block."""
+        known = {
+            digest(content): content
+            for repo in self.hub.repos.values()
+            if repo.xet_works
+            for content in repo.files.values()
+        }
+        if hash not in known or version != "v1":
+            return self.refuse(404)
+        content = known[hash]
+        sizes = [min(CHUNK, content.size - at) for at in range(0, content.size, CHUNK)]
+        if what == "reconstructions":
+            every = {"start": 0, "end": len(sizes)}
+            length = content.size + 8 * len(sizes)
+            part = {"range": every, "url": f"{self.hub.store}/v1/block/{hash}"}
+            part["url_range"] = {"start": 0, "end": length - 1}
+            found = {
+                "offset_into_first_range": 0,
+                "terms": [{"hash": hash, "unpacked_length": content.size, "range": every}],
+                "fetch_info": {hash: [part]},
+            }
+            return self.answer(200, {"Content-Type": "application/json"}, json.dumps(found).encode())
+        block = b"".join(  # of each chunk: version, length, no compression, length
+            b"\0" + size.to_bytes(3, "little") + b"\0" + size.to_bytes(3, "little")
+            + content.read(i * CHUNK, i * CHUNK + size)
+            for i, size in enumerate(sizes)
+        )  # fmt: skip
+        return self.answer(206, {"Content-Range": f"bytes 0-{len(block) - 1}/{len(block)}"}, block)
 
     def _send(self, file: str, content: Content, start: int, end: int, fault: Fault) -> None:
         at, stop = start, end if fault.cut_after is None else min(end, start + fault.cut_after)

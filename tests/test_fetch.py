@@ -1,4 +1,4 @@
-"""A file is fetched into the hub's cache whole or not at all, and resumes where it was interrupted."""
+"""A file is fetched by the hub's own client, whole or not at all, and compared with its hash."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from huggingface_hub import hf_hub_download
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.utils import WeakFileLock
 from local_hub import Fault, LocalHub, digest
 
 from edgespec_models.hub import retries
 from edgespec_models.hub.errors import HubError
-from edgespec_models.hub.fetch import UNFINISHED, fetch, unfinished
+from edgespec_models.hub.fetch import fetch
 from edgespec_models.hub.hub import Hub, HubFile
 
 MB = 1 << 20
@@ -56,11 +56,12 @@ def refused(hub: Hub, file: HubFile) -> str:
     return str(caught.value)
 
 
-def interrupted(local: LocalHub, hub: Hub, file: HubFile, after: int) -> None:
-    """Leaves behind what a killed download would: the first bytes, under the unfinished name."""
-    part = hub.cache / "models--org--m" / "blobs" / f"{file.sha256}{UNFINISHED}"
+def killed(hub: Hub, file: HubFile) -> Path:
+    """Leaves behind what a killed download would: the first bytes, under a name of the client's."""
+    part = hub.cache / "models--org--m" / "blobs" / f"{file.sha256}.0a1b2c3d.incomplete"
     part.parent.mkdir(parents=True)
-    part.write_bytes(BYTES[:after])
+    part.write_bytes(BYTES[:MB])
+    return part
 
 
 def test_a_file_lies_where_every_program_of_the_hub_looks(local: LocalHub, hub: Hub, file: HubFile) -> None:
@@ -90,11 +91,10 @@ def test_what_others_downloaded_is_verified_once_and_not_fetched(
     assert local.served["m.gguf"] == len(BYTES)
 
 
-def test_an_interrupted_download_goes_on_where_it_stopped(local: LocalHub, hub: Hub, file: HubFile) -> None:
-    interrupted(local, hub, file, 3 * MB)
-    assert unfinished(hub, file) == 3 * MB
+def test_what_a_killed_download_left_is_removed(local: LocalHub, hub: Hub, file: HubFile) -> None:
+    part = killed(hub, file)
     assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
-    assert local.served["m.gguf"] == MB
+    assert not part.exists()
 
 
 def test_a_connection_that_breaks_is_taken_up_again(local: LocalHub, hub: Hub, file: HubFile) -> None:
@@ -103,21 +103,13 @@ def test_a_connection_that_breaks_is_taken_up_again(local: LocalHub, hub: Hub, f
     assert local.served["m.gguf"] <= len(BYTES) + MB, "at most a chunk is sent twice"
 
 
-def test_a_store_that_cannot_resume_sends_it_anew(local: LocalHub, hub: Hub, file: HubFile) -> None:
-    interrupted(local, hub, file, 3 * MB)
-    local.faults.append(Fault("store", ignore_range=True))
-    assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
-
-
-def test_a_refusal_in_the_middle_keeps_what_is_there(
+def test_a_hub_that_fails_for_long_is_told(
     local: LocalHub, hub: Hub, file: HubFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
-    interrupted(local, hub, file, 2 * MB)
     local.faults.append(Fault("store", status=500, times=retries.DOWNLOAD_TRIES))
     assert "has an internal error (500) with m.gguf of org/m" in refused(hub, file)
-    fetch(hub, file, verified=False, on_phase=lambda *_: None)
-    assert local.served["m.gguf"] == 2 * MB
+    assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
 
 
 def test_too_many_requests_are_waited_out_as_told(local: LocalHub, hub: Hub, file: HubFile) -> None:
@@ -125,11 +117,27 @@ def test_too_many_requests_are_waited_out_as_told(local: LocalHub, hub: Hub, fil
     assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
 
 
-def test_where_xet_fails_the_plain_way_has_to_do(local: LocalHub, hub: Hub, file: HubFile) -> None:
+def test_a_file_comes_through_xet_where_it_is_stored_so(
+    local: LocalHub, hub: Hub, file: HubFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real client of Xet, against a store on this machine."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
+    local.repos["org/m"].xet = local.repos["org/m"].xet_works = True
+    phases = Phases()
+    assert fetch(hub, file, verified=False, on_phase=phases.note).read_bytes() == BYTES
+    assert local.served["m.gguf"] == 0 and not constants.HF_HUB_DISABLE_XET, "nothing by plain HTTP"
+    assert phases.of("downloading")[-1] == phases.of("verifying")[-1] == len(BYTES)
+
+
+def test_where_xet_fails_the_plain_way_has_to_do(
+    local: LocalHub, hub: Hub, file: HubFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Some networks let the hub through and not what Xet asks; the download used to end there."""
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", False)
     local.repos["org/m"].xet = True
     assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
     assert "xet" in {where for where, *_ in local.requests}
+    assert local.served["m.gguf"] == len(BYTES)
     assert not list(hub.cache.rglob("*incomplete"))
 
 
@@ -149,22 +157,8 @@ def test_a_bad_file_is_removed_and_named(
     with pytest.raises(AssertionError, match=said):
         raise AssertionError(message)
     assert "m.gguf of org/m" in message
-    assert not list(hub.cache.rglob("*incomplete")), "what is bad is not resumed"
+    assert not list(hub.cache.rglob("*incomplete")), "what is bad is not kept"
     local.faults.clear()
-    assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
-
-
-def test_damage_in_what_was_resumed_is_found(local: LocalHub, hub: Hub, file: HubFile) -> None:
-    interrupted(local, hub, file, 3 * MB)
-    part = next(hub.cache.rglob("*incomplete"))
-    part.write_bytes(bytes(3 * MB))
-    assert "is damaged" in refused(hub, file)
-
-
-def test_a_part_longer_than_the_file_is_begun_anew(local: LocalHub, hub: Hub, file: HubFile) -> None:
-    interrupted(local, hub, file, 4 * MB)
-    part = next(hub.cache.rglob("*incomplete"))
-    part.write_bytes(bytes(5 * MB))
     assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
 
 
@@ -226,15 +220,14 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(
     assert local.served["m.gguf"] == 0
 
 
-def test_a_disk_that_fills_up_keeps_what_is_there(
+def test_a_disk_that_fills_up_is_told_and_nothing_stays_behind(
     local: LocalHub, file: HubFile, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "edgespec_models.hub.fetch._check_room", lambda *_: None
-    )  # another program takes the room
+    monkeypatch.setattr("edgespec_models.hub.fetch._check_room", lambda *_: None)  # another program takes it
     hub = Hub(endpoint=local.endpoint, token=False, cache=small_disk, offline=False)
-    assert "no space is left on the disk for m.gguf of org/m: make room" in refused(hub, file)
-    assert unfinished(hub, file) >= MB
+    with pytest.warns(UserWarning, match="Not enough free disk space"):
+        assert "no space is left on the disk for m.gguf of org/m: make room" in refused(hub, file)
+    assert not list(small_disk.rglob("*incomplete"))
 
 
 def test_the_digest_of_the_local_hub_is_the_true_one(local: LocalHub) -> None:

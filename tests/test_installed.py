@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import tiny_gguf
+from filelock import FileLock
 from tiny_projector import write_projector
 
 from edgespec.commands import cli
@@ -194,14 +195,18 @@ def test_nothing_found_is_said(capsys: Captured) -> None:
 
 
 def test_what_an_interrupted_pull_left_is_told_and_can_be_deleted(home: Path, capsys: Captured) -> None:
-    part = home / ".cache/huggingface/hub/models--org--m/blobs/abc.edgespec.incomplete"
+    part = home / ".cache/huggingface/hub/models--org--m/blobs/abc.0a1b.incomplete"
     part.parent.mkdir(parents=True)
     part.write_bytes(bytes(5_000))
-    theirs = part.with_name("abc.1234.incomplete")
-    theirs.write_bytes(b"of another program")
-    assert "unfinished: 5.00 kB of org/m; the same `edgespec pull` resumes" in said(capsys, 0, "list")
+    theirs = part.with_name("def.1234.incomplete")
+    theirs.write_bytes(b"of a program that runs")
+    lock = FileLock(home / ".cache/huggingface/hub/.locks/models--org--m/def.lock")
+    Path(lock.lock_file).parent.mkdir(parents=True)
+    lock.acquire()
+    assert "unfinished: 5.00 kB of org/m, left by a download that was killed" in said(capsys, 0, "list")
     assert "removed what was left over, 5.00 kB are free" in said(capsys, 0, "rm", "--unfinished")
     assert not part.exists() and theirs.exists()
+    lock.release()
     assert "there is nothing to remove" in said(capsys, 2, "rm")
 
 

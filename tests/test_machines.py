@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from fake_machine import fake_machine, free_address
 
+from edgespec.client.engine_flags import engine_flags
 from edgespec.commands import cli, flags, rpc
 from edgespec.commands.doctor import machine_checks
 from edgespec.engine.messages import LoadRequest
@@ -35,7 +36,6 @@ from edgespec.system import machines
 from edgespec.system.isolate import cause_of_death
 from edgespec.system.machines import LOST, RemoteDevice, absent, addresses, ask
 from edgespec_models.fit.need import RAM, Device
-from edgespec_tui import launch
 
 # -- naming them
 
@@ -344,12 +344,12 @@ def test_the_doctor_looks_at_machines() -> None:
 
 def test_a_chat_hands_its_machines_on_to_the_engine_that_it_starts() -> None:
     named = ["--rpc", "10.0.0.1:1", "--tensor-split", "2,1", "--rpc-public"]
-    assert launch._flags(cli.parsed(["chat", *named])) == tuple(named)
-    assert launch._flags(cli.parsed(["chat"])) == ()
+    assert engine_flags(cli.parsed(["chat", *named])) == tuple(named)
+    assert engine_flags(cli.parsed(["chat"])) == ()
     others = ("--gpu-layers", "0", "--override-tensor", "exps=CPU", "--no-draft")
-    assert launch._flags(cli.parsed(["chat", *others])) == others
+    assert engine_flags(cli.parsed(["chat", *others])) == others
     scaled = ["--rope-scaling", "yarn", "--rope-scale", "4.0", "--yarn-orig-ctx", "512"]
-    assert sorted(launch._flags(cli.parsed(["chat", *scaled]))) == sorted(scaled)
+    assert sorted(engine_flags(cli.parsed(["chat", *scaled]))) == sorted(scaled)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _left_lines(store: Store) -> list[str]:
     """Says which files on the disk belong to no pair."""
     lines = [
-        f"unfinished: {size_text(path.stat().st_size)} of {repo}; the same `edgespec pull` resumes it"
+        f"unfinished: {size_text(path.stat().st_size)} of {repo}, left by a download that was killed"
         for repo, path in unfinished_downloads()
     ]
     lines += [f"no pair uses {path} ({size_text(size)})" for path, size in store.leftovers().items()]

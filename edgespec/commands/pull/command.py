@@ -17,7 +17,6 @@ from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import HeaderError
 from edgespec_models.hub import package
 from edgespec_models.hub.choose_file import FOR_CACHES, smaller_than
-from edgespec_models.hub.download import Downloaded
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.propose import Proposal, head_for, propose
@@ -28,11 +27,10 @@ from edgespec_models.shelf.store import InstalledPair, Store
 
 DESCRIPTION = """Downloads a target and its draft and installs them as a pair: a pair of the catalogue, by its
 name, or any two repositories. It first reads a few megabytes of both and says whether they fit together.
-Given just one repository, it says which drafts would fit, and why; given nothing, it lists the catalogue. An
-interrupted download resumes where it stopped."""
+Given just one repository, it says which drafts would fit, and why; given nothing, it lists the catalogue."""
 EPILOG = """HF_TOKEN or `hf auth login` gives access to gated and private repositories, HF_ENDPOINT names a
 mirror, HF_HUB_CACHE moves the files, and HF_HUB_OFFLINE=1 stays offline. Files are in the hub's own cache,
-which other programs share. HF_HUB_DISABLE_XET=1 downloads over plain HTTP, which resumes to the megabyte."""
+which other programs share. HF_HUB_DISABLE_XET=1 downloads over plain HTTP."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -94,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
                 return _installed(from_package(store, wanted.entry))
             if plan is None or arguments.check:
                 return 0 if plan else SettingError.exit_code
-            return _carry_out(Pull(plan, hub, store), plan)
+            return _carry_out(Pull(plan, hub, store))
         except KeyboardInterrupt:
             _say("stopped")
             return INTERRUPTED
@@ -209,20 +207,13 @@ def _agrees(question: str, *, default: bool) -> bool:
     return said.strip().lower() in (("", "y", "yes") if default and said else ("y", "yes"))
 
 
-def _carry_out(pull: Pull, plan: PullPlan) -> int:
+def _carry_out(pull: Pull) -> int:
     line = ProgressLine(sys.stderr)
-    done = plan.at_hand
-
-    def show(progress: Downloaded) -> None:
-        nonlocal done
-        done = progress.done
-        line.show(progress)
-
     try:
-        pair = pull.run(show)
+        pair = pull.run(line.show)
     except KeyboardInterrupt:
         line.end()
-        _say(f"stopped; {size_text(done)} are kept: the same command resumes")
+        _say("stopped; files that are whole are kept: the same command fetches the rest")
         return INTERRUPTED
     finally:
         line.end()

@@ -1,1 +1,1 @@
-"""Files from a hub: found, chosen, fetched, resumed, checked."""
+"""Files from a hub: found, chosen, fetched, checked."""

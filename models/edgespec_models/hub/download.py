@@ -1,7 +1,7 @@
 """Downloads files in a child process, with progress, and cancelling at any moment.
 
-Invariant: whoever stops looking, the child ends (its stdin closes), and what it has so far is kept where the
-next download of the same file resumes.
+Invariant: whoever stops looking, the child ends (its stdin closes). Files that are whole are kept; of others
+nothing is.
 """
 
 import json
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from edgespec_models.hub.errors import AGAIN, HubError
+from edgespec_models.hub.fetch import free_of_leftovers
 from edgespec_models.hub.hub import Hub, HubFile
 
 SPEED_OVER_S = 5.0
@@ -66,7 +67,7 @@ class Download:
 
     def __init__(self, hub: Hub, files: Sequence[HubFile], *, verified: Sequence[bool]) -> None:
         """verified: for each file, whether its content was compared with the hub's hash before."""
-        self._files = tuple(files)
+        self._hub, self._files = hub, tuple(files)
         self.finished: dict[int, Path] = {}  # files that are whole, by their number
         self._cancelled = threading.Event()
         self._asked = {
@@ -110,6 +111,9 @@ class Download:
             child.kill()
             child.wait()
             reader.join()
+            for i, file in enumerate(self._files):
+                if i not in self.finished and file.sha256:
+                    free_of_leftovers(self._hub, file.repo, file.sha256)
             for stream in (child.stdin, child.stdout, child.stderr):
                 if stream:
                     with suppress(BrokenPipeError):

@@ -31,7 +31,7 @@ class HubAwayError(HubError):
 _BAD_TOKEN = (
     "the token for the hub has invalid characters: set HF_TOKEN again, or log in with `hf auth login`"
 )
-AGAIN = "pull again and it goes on where it stopped"
+AGAIN = "pull again"
 
 
 @contextmanager

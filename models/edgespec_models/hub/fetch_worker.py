@@ -95,7 +95,7 @@ def main() -> int:
                 job.result()
             except (HubError, HeaderError) as error:
                 teller.say(error=str(error))
-                os._exit(1)  # the others keep what they have, and resume next time
+                os._exit(1)  # the others end, too: the pair is of no use without this one
     return 0
 
 

@@ -1,7 +1,7 @@
 """One pull, in its own thread, so that a chat continues beside it. It outlives the screen that started it.
 
 Its state may be read at any time; nobody has to wait for it. Cancelling keeps what has come, and the next
-pull of the same pair resumes there.
+pull of the same pair fetches the rest.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ModelPull:
         return self.stage in OVER
 
     def cancel(self) -> None:
-        """Ends it; what has come is kept."""
+        """Ends it; files that are whole are kept."""
         self._cancelled.set()
         self._decided.set()
         if pull := self._pull:
@@ -72,9 +72,7 @@ class ModelPull:
         try:
             self._work()
         except Cancelled:
-            kept = self.progress.done if self.progress else 0
-            again = "pull it again to resume"
-            self._end("cancelled", f"Stopped; {size_text(kept)} are kept; {again}.")
+            self._end("cancelled", "Stopped; files that are whole are kept. Pull it again to fetch the rest.")
         except (HubError, HeaderError, CatalogueError, StoreError) as error:
             self._end("failed", str(error))
         self._on_end(self)

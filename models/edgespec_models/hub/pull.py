@@ -28,7 +28,6 @@ from edgespec_models.hub.choose_file import (
 )
 from edgespec_models.hub.download import Cancelled, Download, Downloaded, OnProgress
 from edgespec_models.hub.errors import HubError
-from edgespec_models.hub.fetch import unfinished
 from edgespec_models.hub.hub import Hub, HubFile
 from edgespec_models.hub.propose import base_name
 from edgespec_models.shelf.catalogue import CatalogueEntry, CatalogueModel, find
@@ -137,7 +136,7 @@ def plan_pull(
     files = [part for model in (target, draft, projector) if model for part in model.parts]
     cached = tuple(hub.cached(file) is not None for file in files)
     missing = [file for file, there in zip(files, cached, strict=True) if not there]
-    left = sum(max((file.size or 0) - unfinished(hub, file), 0) for file in missing)
+    left = sum(file.size or 0 for file in missing)
     if room and (why := no_room(hub.cache, left, "downloaded")):
         raise HubError(f"{why}: make room, or name another folder with HF_HUB_CACHE")
     return PullPlan(
@@ -224,7 +223,7 @@ class Pull:
         self._download = Download(hub, plan.files, verified=verified)
 
     def cancel(self) -> None:
-        """Ends it at once, from any thread; `run` raises Cancelled. The next pull resumes here."""
+        """Ends it at once, from any thread; `run` raises Cancelled. Files that are whole are kept."""
         self._download.cancel()
 
     def run(self, on_progress: OnProgress) -> InstalledPair:

@@ -9,8 +9,7 @@ from typing import TypeVar
 import httpx2
 from huggingface_hub.errors import HfHubHTTPError
 
-TRIES = 3  # of one question
-DOWNLOAD_TRIES = 5  # without a byte between them
+TRIES, DOWNLOAD_TRIES = 3, 5  # of one question, of one file
 FIRST_WAIT_S = 0.5  # doubled each time
 LONGEST_WAIT_S = 30.0  # longer waits are reported to the user
 TOO_MANY = 429
@@ -46,7 +45,7 @@ def asked_wait(retry_after: str) -> float | None:
     return max(0.0, (then - datetime.now(UTC)).total_seconds())
 
 
-def again(ask: Callable[[], _T], on_wait: OnWait = lambda seconds: None) -> _T:
+def again(ask: Callable[[], _T], on_wait: OnWait = lambda seconds: None, *, tries: int = TRIES) -> _T:
     """Returns what `ask` does, called again if that may help. Raises its last error."""
     failed = 0
     while True:
@@ -54,7 +53,7 @@ def again(ask: Callable[[], _T], on_wait: OnWait = lambda seconds: None) -> _T:
             return ask()
         except (HfHubHTTPError, httpx2.TransportError) as error:
             failed += 1
-            wait = seconds_until_again(error, failed)
+            wait = seconds_until_again(error, failed, tries)
             if wait is None:
                 raise
             caught: Exception = error

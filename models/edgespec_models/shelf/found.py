@@ -8,8 +8,11 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
@@ -166,10 +169,15 @@ def hub_folder(environment: Mapping[str, str], home: Path) -> Path:
 
 
 def unfinished_downloads() -> list[tuple[str, Path]]:
-    """Returns what interrupted pulls left in the hub's cache: repository and file. It can be deleted."""
+    """Returns what killed downloads left in the hub's cache: repository and file. It can be deleted."""
     hub = hub_folder(os.environ, Path.home())
-    found = sorted(hub.glob("models--*/blobs/*.edgespec*.incomplete"))
-    return [(_repository(path.parent.parent), path) for path in found]
+    found = []
+    for path in sorted(hub.glob("models--*/blobs/*.incomplete")):
+        lock = hub / ".locks" / path.parent.parent.name / f"{path.name.partition('.')[0]}.lock"
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(Timeout), FileLock(lock, blocking=False):  # else a program downloads it
+            found.append((_repository(path.parent.parent), path))
+    return found
 
 
 def _repository(folder: Path) -> str:

@@ -210,7 +210,7 @@ class ModelsScreen(ModalScreen[ShelfPair | None]):
             self._note(str(error))
 
     def action_stop(self) -> None:
-        """Stops the pull; what has come is kept."""
+        """Stops the pull; files that are whole are kept."""
         pull = self._shelf.pull
         if pull is None or pull.over:
             self._note("Nothing is being pulled.")
