@@ -324,7 +324,7 @@ class ChatScreen(ConversationScreen):
     def action_saved(self) -> None:
         """Says where this chat is saved, to hands that save by habit."""
         storage = self.context.sessions.storage
-        saves = storage.was_open and not storage.waiting
+        saves = storage.was_open and not storage.failing
         where = "is saved as it goes (Ctrl+O lists all)" if saves else "is not saved"
         self.tell(f"This chat {where}. /export writes it to a file.")
 

@@ -81,7 +81,9 @@ def opened(path: Path, *, migrations: Sequence[str] = MIGRATIONS) -> sqlite3.Con
                 error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
                 raise error
         if 0 < version < len(migrations):
-            _keep_copy(connection, path, version)
+            older = path.with_name(f"{path.stem}-format-{version}{path.suffix}")
+            if not older.exists():
+                copy(connection, older)
         migrate(connection, migrations)
         connection.execute(f"PRAGMA busy_timeout = {BUSY_STEP_S * 1000:.0f}")  # `begin` waits from now on
     except BaseException:
@@ -132,17 +134,11 @@ def is_busy(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def in_memory(like: sqlite3.Connection | None = None) -> sqlite3.Connection:
-    """Returns a connection to a database that ends with the program: empty, or a copy of another."""
+def in_memory() -> sqlite3.Connection:
+    """Returns a connection to an empty database that ends with the program."""
     connection = connected(":memory:")
-    try:
-        if like is not None:
-            like.backup(connection)
-        connection.execute("PRAGMA foreign_keys = ON")
-        migrate(connection, MIGRATIONS)
-    except sqlite3.Error:
-        connection.close()
-        raise
+    connection.execute("PRAGMA foreign_keys = ON")
+    migrate(connection, MIGRATIONS)
     return connection
 
 
@@ -167,13 +163,39 @@ def _format(connection: sqlite3.Connection, path: Path, newest: int) -> int:
     return version
 
 
-def _keep_copy(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    """Copies a file of an older format, once, next to it."""
-    copy = path.with_name(f"{path.stem}-format-{version}{path.suffix}")
-    if copy.exists():
-        return
-    with replacing(copy, private=True) as half, closing(sqlite3.connect(half)) as other:
+def copy(connection: sqlite3.Connection, to: Path) -> None:
+    """Copies a file as it is at one moment, wholly or not at all. Raises OSError, sqlite3.Error."""
+    with replacing(to, private=True) as half, closing(sqlite3.connect(half)) as other:
         connection.backup(other)
+
+
+def copy_of(path: Path) -> Path:
+    """Returns where the last copy of a whole file lies, made whenever a program ends that wrote it."""
+    return path.with_name(f"{path.stem}-copy{path.suffix}")
+
+
+def restored(path: Path) -> int:
+    """Puts the last copy in the place of a file that has gone; returns how many chats it has."""
+    with suppress(sqlite3.Error, OSError), closing(connected(copy_of(path))) as last:
+        if is_ours(last) and last.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok":
+            copy(last, path)
+            found: int = last.execute("SELECT count(*) FROM sessions WHERE deleted IS NULL").fetchone()[0]
+            return found
+    return 0
+
+
+def reader(path: Path) -> sqlite3.Connection | None:
+    """Returns a connection to a file of ours that cannot be written; None if it cannot be read either."""
+    for how in ("mode=ro", "immutable=1"):  # the second needs no room for a log
+        with suppress(sqlite3.Error):
+            where = f"{path.absolute().as_uri()}?{how}"
+            connection = sqlite3.connect(where, uri=True, isolation_level=None)
+            connection.text_factory = as_text
+            with suppress(sqlite3.Error):
+                if is_ours(connection) and connection.execute("SELECT count(*) FROM sessions").fetchone():
+                    return connection
+            connection.close()
+    return None
 
 
 def migrate(connection: sqlite3.Connection, migrations: Sequence[str]) -> None:

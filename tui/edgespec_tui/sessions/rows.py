@@ -228,17 +228,3 @@ def purge(connection: sqlite3.Connection, ids: Iterable[int], *, before: float) 
         gone += one.rowcount
     if gone:  # else the index only notes that they are deleted, and keeps their letters
         connection.execute("INSERT INTO words (words) VALUES ('optimize')")
-
-
-def copy(source: sqlite3.Connection, into: sqlite3.Connection, id: int) -> None:
-    """Makes a session of one database the same as in another."""
-    found = source.execute("SELECT deleted, changed FROM sessions WHERE id = ?", (id,)).fetchone()
-    if found is None:
-        return
-    deleted, changed = found
-    mark_deleted(source, id, at=None)
-    conversation = read(source, id)
-    mark_deleted(source, id, at=deleted)
-    assert conversation is not None
-    write(into, id, Changes(head_of(conversation), conversation.turns), now=changed)
-    mark_deleted(into, id, at=deleted)

@@ -6,9 +6,9 @@
 
 Writing is a thread's work: `save` hands over what is new and returns at once, and the thread writes
 everything of a quarter of a second in one go, so that `kill -9` loses less than a second. Reading goes
-through the same thread and returns a future. What prevents writing (a full disk, a damaged
-file) is reported once, in a sentence, to `on_notice`, from that thread; the chat continues in memory and is
-written as soon as that works again.
+through the same thread and returns a future. What cannot be written (a full disk, a closed folder) is
+reported once, in a sentence, to `on_notice`, from that thread; it is kept in memory, where it is found and
+read as the rest, is tried again, and is handed back by `close`.
 """
 
 import atexit
@@ -18,9 +18,9 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -57,7 +57,6 @@ class Sessions:
         self.storage = SessionStorage(path, on_notice=on_notice, clock=clock)
         self._locks = SessionLocks(folder / "session-locks" if folder else None)
         self._tell, self._clock = on_notice, clock
-        self._told = ""  # the last notice of a failed write
         self._handed: dict[int, Changes] = {}  # all that was ever handed over, by session
         self._pending: dict[int, Changes] = {}  # the part of it that is not written yet
         self._writing: dict[int, Changes] = {}  # the part that is being written
@@ -118,7 +117,7 @@ class Sessions:
 
     def searched(self, query: str = "", *, limit: int = 1000) -> Future[list[Listed]]:
         """Finds the sessions with every word of `query`, each with an excerpt, the newest first."""
-        return self._asked(lambda connection: search.searched(connection, query, limit=limit), reading=True)
+        return self._asked(lambda connection: self._found(connection, query, limit), reading=True)
 
     def loaded(self, id: int) -> Future[Conversation]:
         """Reads a session; from now on it is ours to write, or read_only if another window has it.
@@ -131,7 +130,7 @@ class Sessions:
         """Reads the session that changed last; None if there is none."""
         return self._asked(
             lambda connection: next(
-                (self._load(connection, found.id) for found in rows.listed(connection, limit=1)), None
+                (self._load(connection, found.id) for found in self._found(connection, limit=1)), None
             ),
             reading=True,
         )
@@ -142,7 +141,7 @@ class Sessions:
         Fails with SessionError if there is none, or more than one.
         """
         return self._asked(
-            lambda connection: self._load(connection, the_one(rows.listed(connection, limit=-1), text)),
+            lambda connection: self._load(connection, the_one(self._found(connection), text)),
             reading=True,
         )
 
@@ -155,7 +154,8 @@ class Sessions:
     def _load(self, connection: sqlite3.Connection, id: int) -> Conversation:
         ours = self._locks.take(id)
         try:
-            conversation = rows.read(connection, id)
+            with self._unwritten_rows() as memory:
+                conversation = rows.read(memory, id) or rows.read(connection, id)
         except (ValueError, TypeError, IndexError) as error:  # JSON that somebody else has written
             raise SessionError(f"chat {short_name_of(id)} is unreadable: {error}") from None
         if conversation is None:
@@ -170,6 +170,27 @@ class Sessions:
             if new:
                 conversation.finish_unfinished()
         return conversation
+
+    def _found(self, connection: sqlite3.Connection, query: str = "", limit: int = -1) -> list[Listed]:
+        """Finds sessions in the file, and those that could not be written to it."""
+        found = search.searched(connection, query, limit=limit)
+        if not self._pending:
+            return found
+        with self._unwritten_rows() as memory:
+            newer = search.searched(memory, query, limit=limit)
+            known = {one.id for one in rows.listed(memory, limit=-1)}
+        both = [*newer, *(one for one in found if one.id not in known)]
+        return sorted(both, key=lambda one: -one.changed)[: limit if limit >= 0 else None]
+
+    @contextmanager
+    def _unwritten_rows(self) -> Iterator[sqlite3.Connection]:
+        """Gives what could not be written, as rows."""
+        with self._change:
+            changes = {id: self._handed.get(id, changed) for id, changed in self._pending.items()}
+        with closing(database.in_memory()) as memory:
+            for id, changed in changes.items():
+                rows.write(memory, id, changed, now=self._clock())
+            yield memory
 
     # -- changing
 
@@ -187,7 +208,7 @@ class Sessions:
                     if known := self._handed.get(id):
                         known.head = replace(known.head, title=title)
 
-        return self._asked(rename, changing=id)
+        return self._asked(rename)
 
     def deleted(self, id: int) -> Future[None]:
         """Deletes a session; until the program ends, `restored` brings it back.
@@ -200,7 +221,7 @@ class Sessions:
                 rows.mark_deleted(connection, id, at=self._clock())
                 self._deleted.add(id)
 
-        return self._asked(delete, changing=id)
+        return self._asked(delete)
 
     def restored(self, id: int) -> Future[None]:
         """Undoes a deletion."""
@@ -209,7 +230,7 @@ class Sessions:
             rows.mark_deleted(connection, id, at=None)
             self._deleted.discard(id)
 
-        return self._asked(restore, changing=id)
+        return self._asked(restore)
 
     # -- the thread
 
@@ -217,7 +238,6 @@ class Sessions:
         self,
         work: Callable[[sqlite3.Connection], _T],
         *,
-        changing: int | None = None,
         reading: bool = False,
     ) -> Future[_T]:
         future: Future[_T] = Future()
@@ -226,8 +246,6 @@ class Sessions:
                 future.set_exception(SessionError("the list of chats is closed: start EdgeSpec again"))
             else:
                 self._jobs.append((work, future, reading))
-                if changing is not None:
-                    self.storage.touched.add(changing)
                 self._change.notify()
         return future
 
@@ -244,11 +262,15 @@ class Sessions:
         self._thread.join(timeout)
         atexit.unregister(self.close)
         if self._thread.is_alive():
-            return self._in_memory({**self._writing, **self._pending})
+            with self._change:
+                self._pending = {**self._writing, **self._pending}
+            return self._conversations()
         return self._unwritten
 
     def _work(self) -> None:
-        self.storage.open(self._recovered)
+        self.storage.recover = self._recovered
+        with suppress(SessionError):  # opens the file: what is wrong with it is reported at once
+            self.storage.do(lambda _: None, reading=True)
         while True:
             with self._change:
                 while not (self._jobs or self._closing) and (wait_s := self._due - time.monotonic()) > 0:
@@ -266,44 +288,32 @@ class Sessions:
         with suppress(SessionError):
             before = self._clock() - 86400.0
             self.storage.do(lambda connection: rows.purge(connection, self._deleted, before=before))
-        lost = [*self.storage.unwritten(), *self._in_memory(self._pending)]  # what not even memory took
-        self._unwritten = list({talk.id: talk for talk in lost}.values())
+        self._unwritten = self._conversations()
         self.storage.close()
         self._locks.give_all_back()
 
-    def _in_memory(self, changes: dict[int, Changes]) -> list[Conversation]:
-        """Returns the conversations with these changes, as they were handed over."""
-        found = []
-        with closing(database.in_memory()) as memory, suppress(sqlite3.Error):
-            for id, changed in changes.items():
-                rows.write(memory, id, self._handed.get(id, changed), now=self._clock())
-                if (talk := rows.read(memory, id)) is not None:
-                    found.append(talk)
-        return found
+    def _conversations(self) -> list[Conversation]:
+        """Returns the conversations that could not be written, as they were handed over."""
+        with self._unwritten_rows() as memory:
+            found = [rows.read(memory, id) for id in self._pending]
+        return [talk for talk in found if talk and (talk.turns or talk.draft)]
 
     def _write(self, pending: dict[int, Changes]) -> None:
-        if not pending and not self.storage.waiting:
+        if not pending:
             return
 
         def write(connection: sqlite3.Connection) -> None:
             for id, changes in pending.items():
                 rows.write(connection, id, changes, now=self._clock())
 
-        self.storage.touched |= pending.keys()
-        failed = False
         try:
             self.storage.do(write)
-            self._told = ""
-        except SessionError as error:  # such as another program having the file for seconds
-            failed = True
-            if self._told != (told := str(error)):
-                self._told = told
-                self._tell(f"{told}; trying again")
-        with self._change:
-            for id, older in pending.items() if failed else ():
-                newer = self._pending.get(id, older)  # what came since
-                self._pending[id] = Changes(newer.head, {**older.turns, **newer.turns})
-            if failed or self.storage.waiting:
+            self.storage.all_written()
+        except SessionError:  # the storage has reported it
+            with self._change:
+                for id, older in pending.items():
+                    newer = self._pending.get(id, older)  # what came since
+                    self._pending[id] = Changes(newer.head, {**older.turns, **newer.turns})
                 self._due = min(self._due, time.monotonic() + RETRY_S)
 
     def _do(self, work: Callable[[sqlite3.Connection], Any], future: Future[Any], reading: bool) -> None:
