@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +33,7 @@ from edgespec.sampling.sampler import Sampling
 
 Tokens = NDArray[np.int32]
 Turn = tuple[int, int, float]
-KINDS = {
+KINDS: dict[str, Callable[[Path], Path]] = {
     "attention": write_llama,
     "window": write_sliding,
     "hybrid": write_hybrid,
