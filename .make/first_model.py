@@ -9,10 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from edgespec.commands.plan.heads import hub_told
 from edgespec.commands.pull.command import from_package
 from edgespec.errors import DownloadError, SettingError
-from edgespec.pairs.store import open_store, store_told
+from edgespec.pairs.store import hub_told, open_store, store_told
 from edgespec_models.shelf.catalogue import STARTER, find
 
 DONE = Path(sys.prefix) / "starter"

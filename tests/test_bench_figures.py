@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edgespec.commands.bench.figures import (
+from edgespec.measure.figures import (
     RoundRecord,
     Sample,
     against_best,

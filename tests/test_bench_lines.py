@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edgespec.commands.bench.lines import SWEPT, lines_for, parse_modes, units_for
-from edgespec.commands.prompts import Prompt, built_in, by_kind, read_prompts
 from edgespec.errors import SettingError
+from edgespec.measure.lines import SWEPT, lines_for, parse_modes, units_for
+from edgespec.measure.prompts import Prompt, built_in, by_kind, read_prompts
 
 # ---- prompts ----------------------------------------------------------------------------------------------
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.commands.bench.figures import Sample
-from edgespec.commands.bench.lines import Line, Unit, lines_for, units_for
-from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.prompts import built_in
+from edgespec.measure.figures import Sample
+from edgespec.measure.in_turn import Measured, measure
+from edgespec.measure.lines import Line, Unit, lines_for, units_for
+from edgespec.measure.prompts import built_in
 
 
 @dataclass

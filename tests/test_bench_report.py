@@ -11,11 +11,12 @@ import pytest
 from test_bench_figures import round_, sample
 
 from edgespec.commands.bench import report
-from edgespec.commands.bench.figures import Sample
-from edgespec.commands.bench.lines import lines_for
-from edgespec.commands.bench.measure import Measured
 from edgespec.commands.bench.report import Results, bars, results, tables
+from edgespec.commands.output_file import check_writable, write_json
 from edgespec.errors import SettingError
+from edgespec.measure.figures import Sample
+from edgespec.measure.in_turn import Measured
+from edgespec.measure.lines import lines_for
 
 LINES = lines_for(("greedy", "sampled", "coupled"), sweep=True)
 
@@ -88,7 +89,7 @@ def test_the_document_holds_every_figure_and_the_raw_rounds(tmp_path: Path) -> N
     samples, found = run()
     measured = Measured(8, samples, [0.1] * 6, 6, 12.0)
     path = tmp_path / "out.json"
-    report.write(path, report.document(found, measured, {"edgespec": "0", "command": "edgespec bench"}))
+    write_json(path, report.document(found, measured, {"edgespec": "0", "command": "edgespec bench"}))
     got = json.loads(path.read_text())
     assert len(got["samples"]) == len(samples)
     first = next(s for s in got["samples"] if s["rounds"] and s["drafted"])
@@ -103,11 +104,11 @@ def test_the_document_holds_every_figure_and_the_raw_rounds(tmp_path: Path) -> N
 
 
 def test_a_place_that_cannot_be_written_is_found_before(tmp_path: Path) -> None:
-    report.check_writable("--json", tmp_path / "new.json")
+    check_writable("--json", tmp_path / "new.json")
     assert os.listdir(tmp_path) == []
     (tmp_path / "old.json").write_text("kept")
-    report.check_writable("--json", tmp_path / "old.json")
+    check_writable("--json", tmp_path / "old.json")
     assert (tmp_path / "old.json").read_text() == "kept"
     for wrong in (tmp_path, tmp_path / "no" / "such.json", tmp_path / "old.json" / "below.json"):
         with pytest.raises(SettingError, match="cannot be written"):
-            report.check_writable("--json", wrong)
+            check_writable("--json", wrong)

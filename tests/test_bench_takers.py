@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.commands.bench.lines import Line, Unit
-from edgespec.commands.bench.takers import Asked, PairTaker, RoundWatch
-from edgespec.commands.prompts import Prompt, tokenize
 from edgespec.core.values import Round
 from edgespec.engine.pair import Pair
+from edgespec.measure.lines import Line, Unit
+from edgespec.measure.prompts import Prompt, tokenize
+from edgespec.measure.takers import Asked, PairTaker, RoundWatch
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 

@@ -21,6 +21,7 @@ from edgespec.core.drafters import Drafter, Drafting, Guesser, NoDrafter, Offer,
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.free import free_guessers
+from edgespec.core.drafters.history import History, TextPool
 from edgespec.core.loop import Limits, generate
 from edgespec.core.media import cells
 from edgespec.core.pace.batch_plan import BatchPlan
@@ -44,6 +45,13 @@ RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
 DRAFTERS = ("model", *FREE, "all")
 
 
+def earlier(n_vocab: int) -> TextPool:
+    """Returns earlier texts, which have little to do with those to come: the same ones each time."""
+    pool = TextPool(1 << 12)
+    pool.add(np.random.default_rng(0).integers(0, n_vocab, 3000).astype(np.int32), 3000, pool)
+    return pool
+
+
 def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Drafter:
     """Returns a drafter to whom a free guess seems at first a little likelier than one of the model."""
     if name == "none":
@@ -52,7 +60,7 @@ def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Dra
     model = DraftModel(
         Remembering(s, n_vocab), n_ctx=n_ctx, n_vocab=n_vocab, odds=proportional(0.0, 1.0), places=places
     )
-    free = free_guessers(n_vocab)
+    free = [one.of(earlier(n_vocab)) if isinstance(one, History) else one for one in free_guessers(n_vocab)]
     for i, one in enumerate(free):
         one.odds = Odds((max(0.6, 0.7 - 0.05 * i),) * BINS)
     if name == "all":

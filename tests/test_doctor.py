@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,10 @@ from edgespec.commands.doctor import (
 from edgespec.commands.doctor.command import ask, speculation
 from edgespec.commands.doctor.findings import Finding, good, note, problem
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.builds import Here, command, installer, wheel_index
+from edgespec.system.builds import REBUILD
+from edgespec.system.cards import Card, cards
 
-PIP = Here((3, 12), "linux", "pip", "/venv/bin/python", (12, 4))
-INDEX = "https://abetlen.github.io/llama-cpp-python/whl/"
-NVIDIA = machine_checks.Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8 << 30, cuda=(12, 4))
+NVIDIA = Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8 << 30, cuda=(12, 4))
 CPU_ALONE = {
     "devices": [
         {"name": "CPU", "description": "CPU", "backend": "CPU", "kind": "cpu", "free": 1, "total": 1},
@@ -46,62 +45,13 @@ def problems(findings: list[Finding]) -> list[Finding]:
     return [finding for finding in findings if finding.status == "problem"]
 
 
-# --- the build that a machine wants
-
-
-@pytest.mark.parametrize(
-    ("driver", "index"),
-    [((12, 4), "cu124"), ((12, 9), "cu125"), ((13, 1), "cu130"), ((13, 3), "cu132"), ((11, 8), "cu118")],
-)
-def test_the_wheel_is_the_newest_that_the_driver_can_run(driver: tuple[int, int], index: str) -> None:
-    assert wheel_index("CUDA", dataclasses.replace(PIP, cuda=driver)) == INDEX + index
-
-
-def test_what_has_no_wheel_is_compiled() -> None:
-    """Wheels for CUDA and Metal are made for Python 3.10 to 3.12; the README of llama-cpp-python says so."""
-    new = dataclasses.replace(PIP, python=(3, 13))
-    assert wheel_index("CUDA", new) is None
-    assert command("CUDA", new) == (
-        'CMAKE_ARGS="-DGGML_RPC=on -DGGML_CUDA=on" /venv/bin/python -m pip install '
-        "--force-reinstall --no-deps --no-cache-dir --no-binary llama-cpp-python llama-cpp-python==0.3.36"
-    )
-    assert wheel_index("CUDA", dataclasses.replace(PIP, cuda=(11, 4))) is None, "the driver is too old"
-    assert wheel_index("Vulkan", dataclasses.replace(PIP, system="darwin")) is None
-    windows = dataclasses.replace(new, system="win32", executable="C:/py/python.exe")
-    assert command("CUDA", windows).startswith('$env:CMAKE_ARGS = "-DGGML_RPC=on -DGGML_CUDA=on"; C:/py')
-    assert wheel_index("ROCm", dataclasses.replace(PIP, system="win32")) == INDEX + "hip-radeon"
-
-
-@pytest.mark.parametrize(
-    ("prefix", "made_with", "begins"),
-    [
-        ("/home/a/.local/share/pipx/venvs/edgespec", "pipx", "pipx runpip edgespec install "),
-        ("/home/a/.local/share/uv/tools/edgespec", "uv tool", "uv pip install --python /venv/bin/python "),
-        ("/home/a/project/.venv", "pip", "/venv/bin/python -m pip install "),
-    ],
-)
-def test_the_command_suits_how_edgespec_was_installed(prefix: str, made_with: str, begins: str) -> None:
-    assert installer(Path(prefix)) == made_with
-    at = dataclasses.replace(PIP, installer=installer(Path(prefix)))
-    assert command("Vulkan", at).startswith(begins)
-    assert f"--extra-index-url {INDEX}vulkan" in command("Vulkan", at)
-    assert command("Vulkan", at).endswith("llama-cpp-python==0.3.36")
-
-
-def test_an_environment_that_uv_made_is_known(tmp_path: Path) -> None:
-    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.9.2\n")
-    assert installer(tmp_path) == "uv"
-
-
 # --- cards
 
 
 def test_nvidia_cards_are_those_that_nvidia_smi_names() -> None:
     said = {2: "NVIDIA GeForce RTX 4060, 8188\n", 0: "| NVIDIA-SMI 570.1  CUDA Version: 12.8 |\n"}
-    found = machine_checks.cards(system="linux", run=lambda asked: said[len(asked) - 1], drm=Path("/nothing"))
-    assert found == [
-        machine_checks.Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8188 << 20, cuda=(12, 8))
-    ]
+    found = cards(system="linux", run=lambda asked: said[len(asked) - 1], drm=Path("/nothing"))
+    assert found == [Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8188 << 20, cuda=(12, 8))]
 
 
 def test_cards_of_others_are_those_that_linux_lists(tmp_path: Path) -> None:
@@ -113,39 +63,39 @@ def test_cards_of_others_are_those_that_linux_lists(tmp_path: Path) -> None:
             (device / "mem_info_vram_total").write_text(vram)
     (tmp_path / "card1-HDMI-A-1" / "device").mkdir(parents=True)
     (tmp_path / "card1-HDMI-A-1" / "device" / "vendor").write_text("0x1002")
-    intel, amd = machine_checks.cards(system="linux", run=lambda _: None, drm=tmp_path)
+    intel, amd = cards(system="linux", run=lambda _: None, drm=tmp_path)
     assert intel.integrated and intel.backends == ("Vulkan",)
     assert amd.backends == ("ROCm", "Vulkan") and amd.memory == 16 << 30 and not amd.integrated
 
 
 def test_apple_silicon_is_a_card() -> None:
-    (card,) = machine_checks.cards(system="darwin", run=lambda _: "Apple M2\n")
+    (card,) = cards(system="darwin", run=lambda _: "Apple M2\n")
     assert card.backends == ("Metal",) and card.integrated
-    assert not machine_checks.cards(system="darwin", run=lambda _: "Intel(R) Core(TM) i7\n")
+    assert not cards(system="darwin", run=lambda _: "Intel(R) Core(TM) i7\n")
 
 
-def test_a_card_that_the_build_does_not_know_is_a_problem_with_its_command() -> None:
-    (found,) = machine_checks.graphics([NVIDIA], CPU_ALONE, PIP)
+def test_a_card_that_the_build_does_not_know_is_a_problem() -> None:
+    (found,) = machine_checks.graphics([NVIDIA], CPU_ALONE)
     assert found.status == "problem" and "not built for it" in found.text
-    assert f"--extra-index-url {INDEX}cu124" in found.remedy
+    assert found.remedy == f"install a build for CUDA (the driver runs CUDA up to 12.4): {REBUILD}"
     assert found.facts["backend"] == "CUDA"
 
 
 def test_a_card_that_is_used_is_no_problem() -> None:
     said = {**CPU_ALONE, "devices": [*CPU_ALONE["devices"], CUDA]}
-    (found,) = machine_checks.graphics([NVIDIA], said, PIP)
+    (found,) = machine_checks.graphics([NVIDIA], said)
     assert found.status == "good" and "7.0 of 8.0 GiB free" in found.text
 
 
 def test_a_build_for_cuda_that_finds_no_card_is_a_matter_of_the_driver() -> None:
     said = {**CPU_ALONE, "devices": [*CPU_ALONE["devices"], {**CUDA, "kind": "accelerator"}]}
-    (found,) = machine_checks.graphics([NVIDIA], said, PIP)
+    (found,) = machine_checks.graphics([NVIDIA], said)
     assert found.status == "problem" and "update the driver" in found.remedy
 
 
 def test_graphics_within_the_processor_are_worth_a_note_only() -> None:
-    intel = machine_checks.Card("Intel graphics (card0)", ("Vulkan",), integrated=True)
-    (found,) = machine_checks.graphics([intel], CPU_ALONE, PIP)
+    intel = Card("Intel graphics (card0)", ("Vulkan",), integrated=True)
+    (found,) = machine_checks.graphics([intel], CPU_ALONE)
     assert found.status == "note" and "may or may not be faster" in found.remedy
 
 
@@ -155,11 +105,11 @@ def test_graphics_within_the_processor_are_worth_a_note_only() -> None:
 def test_a_build_without_what_the_processor_can_is_found(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor : 0\nflags : fpu avx avx2 fma f16c\n")
-    assert machine_checks.build(CPU_ALONE, PIP, cpuinfo=cpuinfo)[0].status == "good"
+    assert machine_checks.build(CPU_ALONE, cpuinfo=cpuinfo)[0].status == "good"
     slow = {**CPU_ALONE, "features": ["AVX"]}
-    (found,) = machine_checks.build(slow, PIP, cpuinfo=cpuinfo)
+    (found,) = machine_checks.build(slow, cpuinfo=cpuinfo)
     assert found.status == "problem" and found.facts["missing"] == ["AVX2", "FMA", "F16C"]
-    assert "--no-binary llama-cpp-python" in found.remedy, "wheels are made for many processors"
+    assert REBUILD in found.remedy, "wheels are made for many processors"
 
 
 def test_a_build_that_cannot_be_loaded_is_a_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +118,11 @@ def test_a_build_that_cannot_be_loaded_is_a_finding(tmp_path: Path, monkeypatch:
     (tmp_path / "llama_cpp" / "__init__.py").write_text(broken)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     said = ask({"what": "build"})
-    (found,) = machine_checks.build(said, PIP)
-    assert found.status == "problem" and "libcudart.so.12" in found.text and "whl/cpu" in found.remedy
-    assert machine_checks.graphics([], said, PIP)[0].status == "note"
+    (found,) = machine_checks.build(said)
+    assert (
+        found.status == "problem" and "libcudart.so.12" in found.text and "docs/install.md#" in found.remedy
+    )
+    assert machine_checks.graphics([], said)[0].status == "note"
 
 
 def test_a_child_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,22 +258,14 @@ def test_a_speed_up_that_may_be_none_is_not_called_one() -> None:
     assert found.status == "note" and "it is unclear whether it pays off here" in found.text
 
 
-@pytest.mark.parametrize(
-    ("changes", "because"),
-    [
-        ({"draft_s": 0.05}, "a guess costs 50% of a token of the target"),
-        ({"target_s": {"1": 0.1, "4": 0.35}}, "checking four tokens at once costs 3.5 times one"),
-        ({"acceptance_rate": 0.2}, "20% of the guesses were accepted"),
-        ({"target_s": {"1": 0.002, "4": 0.01}}, "a token takes 2.0 ms here: so light a target"),
-    ],
-)
-def test_speculation_that_does_not_pay_is_said_to_with_the_reason(
-    changes: dict[str, Any], because: str
-) -> None:
+def test_speculation_that_does_not_pay_is_said_to_with_the_costs() -> None:
     slow = {"tok_per_s": 9.0, "speedup": {"value": 0.9, "low": 0.85, "high": 0.95, "n": 8}}
-    _, found = pair_checks.judged(measured(**slow, **changes), has_draft=True)
+    costs = {"draft_s": 0.05, "target_s": {"1": 0.1, "4": 0.35}, "acceptance_rate": 0.2}
+    _, found = pair_checks.judged(measured(**slow, **costs), has_draft=True)
     assert found.status == "note" and "does not pay off here" in found.text
-    assert because in found.remedy and "--no-draft" in found.remedy
+    for fact in ("a token takes 100.0 ms", "a guess 50% of that", "3.5 times", "20% of the guesses"):
+        assert fact in found.remedy
+    assert "--no-draft" in found.remedy and "docs/doctor.md#when-guesses-do-not-pay" in found.remedy
 
 
 def test_what_cannot_be_run_is_a_problem() -> None:
@@ -370,10 +314,14 @@ def test_the_settings_for_the_hub_are_told(tmp_path: Path) -> None:
 # --- what is shown
 
 
-def test_a_command_is_never_broken_over_lines() -> None:
-    line = "install a build for CUDA: " + command("CUDA", PIP)
-    said = findings.lines([problem("graphics", "a card is not used", line)])
-    assert any(text.strip() == command("CUDA", PIP) for text in said), "it can be copied"
+def test_each_page_that_it_names_is_there() -> None:
+    """A page, and a heading on it: nothing else says what to do about a build."""
+    docs = Path(__file__).parents[1]
+    source = "".join(path.read_text() for path in (docs / "edgespec").rglob("*.py"))
+    for page, heading in set(re.findall(r"(docs/\w+\.md)#([\w-]+)", source)):
+        headings = re.findall(r"^#+ (.*)$", (docs / page).read_text(), re.MULTILINE)
+        anchors = [re.sub(r"[^\w -]", "", line).lower().replace(" ", "-") for line in headings]
+        assert heading in anchors, (page, heading)
 
 
 def test_the_report_counts_problems() -> None:

@@ -11,9 +11,11 @@ from fakes import TableModel
 from numpy.typing import NDArray
 
 from edgespec.core.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDrafter, Offer, offer
+from edgespec.core.drafters import history as history_module
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel, lead
 from edgespec.core.drafters.draft_temperature import DraftTemperature
+from edgespec.core.drafters.history import History, TextPool
 from edgespec.core.drafters.lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
 from edgespec.core.drafters.recycling import LONGEST_WALK, PLACES, STEADY, TokenRecycling
 from edgespec.core.loop import NO_ROWS
@@ -771,3 +773,53 @@ def test_a_flat_draft_over_a_large_vocabulary_teaches_its_temperature_nothing(te
     learned = DraftTemperature()
     learned.learn(p, q)
     assert learned.seen == (temperature == 1)
+
+
+# --- history
+
+
+def written(pool: TextPool, *texts: Sequence[int], at_once: int = 5) -> None:
+    """Writes texts into a pool as their rounds would, in turn."""
+    writers = [(History(pool), tokens(*text)) for text in texts]
+    for n in range(5, max(map(len, texts)) + at_once, at_once):
+        for history, text in writers:
+            if (part := text[:n]).size > max(history._noted, 4):
+                history.learn(Judged(part, min(at_once, part.size - 4), Draft(), 0, ()))
+    pool.settle()
+
+
+def test_what_another_text_went_on_with_is_offered() -> None:
+    text, other = list(range(100, 160)), list(range(200, 260))
+    history = History(TextPool(1 << 12))
+    written(history.pool, text, other)
+    for at in (10, 25, 58):
+        found = history.for_text().offer(tokens(7, 7, *text[at - 8 : at]), 5).tokens
+        assert found[:2] == tuple(text[at : at + 2])
+    assert history.offer(tokens(7, 7, 103, 104, 105, 106), 8).tokens[:3] == (107, 108, 109)
+    assert history.offer(tokens(103, 104, 105), 8) == Offer(), "three tokens are too few"
+    assert history.offer(tokens(3, 104, 105, 106), 8) == Offer()
+
+
+def test_no_continuation_crosses_into_another_text() -> None:
+    pool = TextPool(1 << 12)
+    written(pool, list(range(100, 120)), list(range(200, 220)), list(range(300, 320)))
+    found = History(pool).offer(tokens(*range(112, 120)), 9)
+    assert found.tokens == ()
+    assert set(History(pool).offer(tokens(*range(202, 210)), 30).tokens) <= set(range(210, 220))
+
+
+def test_the_latest_of_two_continuations_wins_and_old_texts_give_way() -> None:
+    pool = TextPool(1 << 7)
+    written(pool, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12])
+    written(pool, [1, 2, 3, 4, 5, 6, 7, 8, 9, 20, 21, 22])
+    assert History(pool).offer(tokens(6, 7, 8, 9), 2).tokens[:1] == (20,)
+    written(pool, list(range(1000, 1200)))
+    assert History(pool).offer(tokens(6, 7, 8, 9), 2) == Offer()
+    assert History(pool).offer(tokens(1150, 1151, 1152, 1153), 2).tokens == (1154, 1155)
+
+
+def test_a_pools_hashes_are_the_same_one_by_one_and_many_at_once() -> None:
+    grams = np.random.default_rng(0).integers(-(2**31), 2**31, (200, 8)).astype(np.int32)
+    assert [int(one) for one in history_module._hashes(grams)] == [
+        history_module._hash(row) for row in grams.tolist()
+    ]

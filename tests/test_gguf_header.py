@@ -227,7 +227,7 @@ def test_facts_are_told_in_plain_words(tmp_path: Path) -> None:
     [
         ({"general.type": "mmproj"}, "is a file of type 'mmproj', not a model"),
         ({"general.architecture": "dream"}, "is a diffusion model"),
-        ({"general.architecture": "medusa"}, "is a file of Medusa heads, which EdgeSpec does not run"),
+        ({"general.architecture": "medusa"}, "is a file of Medusa heads, which cannot speak by themselves"),
         ({"llama.attention.causal": False}, "is an embedding model"),
         ({"split.no": 1}, "name the first part"),
         ({"tokenizer.ggml.model": "none"}, "has no vocabulary"),

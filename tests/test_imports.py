@@ -31,6 +31,7 @@ ROOMS = (
     "llama",
     "memory",
     "engine",
+    "measure",
     "client",
     "",  # the package itself: the public names
     "server",
@@ -79,6 +80,7 @@ LLAMA |= {
         "turns_context",
         "block_context",
         "assistant_context",
+        "medusa_context",
         "head_settings",
     )  # fmt: skip
 }
@@ -208,6 +210,17 @@ def test_dialects_know_the_chat_request_and_not_each_other() -> None:
     pairs = {(of(a), of(b)) for a, others in arrows().items() for b in others}
     crossing = {b for a, b in pairs if {a, b} <= dialects and a != b}
     assert crossing == {"server.dialects.openai"}
+
+
+def test_commands_do_not_import_each_other() -> None:
+    """What two of them need is in a room below."""
+
+    def command(name: str) -> str:
+        return name.split(".")[1] if name.startswith("commands.") and name.count(".") > 1 else ""
+
+    pairs = {(command(a), command(b)) for a, others in arrows().items() for b in others}
+    assert len({a for a, _ in pairs}) > 5
+    assert not {(a, b) for a, b in pairs if a and b and a != b}
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:

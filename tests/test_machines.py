@@ -32,7 +32,6 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.server import worker_life
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import machines
-from edgespec.system.builds import here
 from edgespec.system.isolate import cause_of_death
 from edgespec.system.machines import LOST, RemoteDevice, absent, addresses, ask
 from edgespec_models.fit.need import RAM, Device
@@ -271,7 +270,7 @@ def test_a_build_without_rpc_says_how_to_make_one(monkeypatch: pytest.MonkeyPatc
     nothing = (Namespace(ggml_backend_reg_by_name=lambda _: None), None)
     monkeypatch.setattr(remote, "libraries", lambda: nothing)
     for needs_it in (lambda: remote.devices(["127.0.0.1:1"]), lambda: remote.lending("", 1, threads=1)):
-        with pytest.raises(ModelUnsupportedError, match="-DGGML_RPC=on"):
+        with pytest.raises(ModelUnsupportedError, match="build it with RPC, as docs/install.md#"):
             needs_it()
 
 
@@ -333,15 +332,14 @@ def test_a_server_waits_for_a_machine_that_was_lost(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_doctor_looks_at_machines() -> None:
-    at = here()
     gone = free_address()
     with fake_machine() as machine:
-        good, bad = machine_checks.others([machine.address, gone], {"rpc": True}, at)
+        good, bad = machine_checks.others([machine.address, gone], {"rpc": True})
     assert good.status == "good" and "3.0 of 4.0 GiB free" in good.text
     assert bad.status == "problem" and gone in bad.text
-    (unable,) = machine_checks.others([gone], {"rpc": False}, at)
-    assert unable.status == "problem" and "-DGGML_RPC=on" in unable.remedy
-    assert machine_checks.others([], {"rpc": False}, at) == []
+    (unable,) = machine_checks.others([gone], {"rpc": False})
+    assert unable.status == "problem" and "docs/install.md#" in unable.remedy
+    assert machine_checks.others([], {"rpc": False}) == []
 
 
 def test_a_chat_hands_its_machines_on_to_the_engine_that_it_starts() -> None:

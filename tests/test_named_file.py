@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from commands import EDGESPEC, refused
 
-from edgespec.commands.bench import report
+from edgespec.commands.output_file import check_writable
 from edgespec.errors import SettingError
 from edgespec.system import named_file
 from edgespec.system.named_file import read_text
@@ -157,4 +157,4 @@ def test_a_report_takes_the_place_of_a_file_alone(pipe: Path) -> None:
     """A pipe was waited for; a device like /dev/null would have been replaced."""
     for there in (pipe, Path("/dev/null")):
         with pytest.raises(SettingError, match="cannot be written: it is not an ordinary file"):
-            report.check_writable("--json", there)
+            check_writable("--json", there)

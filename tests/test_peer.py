@@ -21,9 +21,9 @@ from peer import Completion, LlamaServer
 from peer_command import PeerError, PeerSettings, command
 from peer_taker import PeerTaker, peer_sample
 
-from edgespec.commands.bench.lines import Line, Unit
-from edgespec.commands.bench.takers import Asked
-from edgespec.commands.prompts import Prompt
+from edgespec.measure.lines import Line, Unit
+from edgespec.measure.prompts import Prompt
+from edgespec.measure.takers import Asked
 from edgespec.sampling.sampler import Sampling
 
 posix = pytest.mark.skipif(os.name != "posix", reason="the fake is a script with a first line for the system")

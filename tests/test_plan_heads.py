@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,22 +14,14 @@ from commands import in_process
 from test_heads import Files
 
 from edgespec.commands import cli
-from edgespec.commands.plan import model_cost, pair_plan, rates
-from edgespec.commands.plan.model_cost import ModelCost, Places, guessing_head, head_cost
-from edgespec.commands.plan.rates import Rate
+from edgespec.commands.plan import command, pair_plan
+from edgespec.commands.plan.bandwidth import SIZES
+from edgespec.commands.plan.pair_plan import plan_pair
 from edgespec.pairs.check import headers_of
-from edgespec_models import tiny
-from edgespec_models.gguf.header import read_file
+from edgespec.pairs.settings import PairSettings
 from edgespec_models.gguf.heads import Head
 
 pytestmark = pytest.mark.usefixtures("one_oracle")
-
-
-def flat(**seconds: float) -> Any:
-    """Returns rates at which a byte costs a second, whatever it is, or so many for 4 and 8 rows."""
-    rate = Rate({1: 1.0, 4: seconds.get("four", 1.0), 8: seconds.get("eight", 1.0)})
-    layer = Rate(dict.fromkeys((1, 4, 8), 0.0))
-    return Places(SimpleNamespace(layer=lambda: layer, byte=lambda type_, width, mixed: rate))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("write", test_heads.FILES)
@@ -40,48 +31,31 @@ def test_a_guess_of_every_kind_of_head_costs_what_it_reads(
     """A layer or two, and the rows that make logits."""
     target, draft = write(tmp_path)
     headers, beside = headers_of(target), headers_of(draft) if draft else None
-    head = guessing_head(headers, beside)
-    assert head
-    found = head_cost(headers, beside, head, flat()).seconds[1]
+    flat = plan_pair(headers, beside, PairSettings(), bandwidth=lambda *_: dict.fromkeys(SIZES, 1.0))
     names = ("output.weight", "token_embd.weight")
     rows = [t.n_bytes or 0 for header in headers for t in header.tensors if t.name in names]
-    whole = model_cost.model_cost(headers, flat()).seconds[1]
-    assert 0.2 * min(rows) < found < 2 * whole
-
-
-def test_a_head_that_reads_a_block_at_once_costs_what_its_rows_do() -> None:
-    file = [read_file(tiny.mtp_path())]
-    one, all_ = (
-        head_cost(file, None, Head("dflash", 1, alone=True, block=block), flat(four=3.0, eight=9.0))
-        for block in (0, 7)
-    )
-    assert all_.seconds[1] == pytest.approx(3 * one.seconds[1])
+    assert flat.draft
+    assert 0.2 * min(rows) < flat.draft[1] < 2 * flat.target[1]
 
 
 def test_plan_says_how_fast_a_head_makes_its_target(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rates, "BUDGET_S", 0.05)
-    monkeypatch.setattr(rates, "WIDTHS", (256,))
-    monkeypatch.setattr(rates, "LARGE", 1 << 20)
-    monkeypatch.setattr(rates, "Others", lambda: SimpleNamespace(cores=lambda: 0.0))  # a quiet machine
+    monkeypatch.setattr(command, "seconds_a_byte", lambda *_: {n: 1e-8 * (1 + 0.1 * n) for n in SIZES})
     target = tiny_heads.write_mtp(tmp_path / "m.gguf")
     assert cli.main(["plan", "--target", str(target), "--json"]) == 0
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
-    assert pair["draft"]["seconds"]["1"] > 0
+    assert pair["draft"]["1"] > 0
     assert len(pair["speeds"]) == 4
     assert pair["memory"] > 0
-    monkeypatch.setattr(rates.Rates, "_evaluated", None)  # measuring again fails
     assert cli.main(["plan", "--target", str(target)]) == 0
     assert "no draft" not in capsys.readouterr().out
 
 
 def speed(kind: Any, longest: int, guess: float, accepted: float = 0.9) -> pair_plan.SpeedAtAcceptance:
     """Plans a target that reads 16 tokens as fast as one."""
-    target = ModelCost(dict.fromkeys((1, 2, 4, 8, 16), 1.0))
     head = Head(kind, 1, alone=True, longest=longest)
-    (found,) = pair_plan._plan(target, ModelCost({1: guess}), [accepted], head).speeds
-    return found
+    return pair_plan.speed(dict.fromkeys(SIZES, 1.0), {1: guess}, accepted, head)
 
 
 def test_a_head_that_guesses_all_at_once_pays_once_and_no_head_guesses_further_than_it_can() -> None:

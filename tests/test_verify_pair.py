@@ -20,7 +20,6 @@ import pytest
 from commands import edgespec, in_process, interrupted, posix, refused
 from wrong_rules import accept_always, without_residual
 
-from edgespec.commands.prompts import built_in
 from edgespec.commands.verify import samples, texts
 from edgespec.commands.verify.budget import (
     LEAST_TOKENS,
@@ -48,6 +47,7 @@ from edgespec.core.values import Draft
 from edgespec.core.verify import Independent, Verdict
 from edgespec.engine import stream_maker
 from edgespec.engine.pair import Pair
+from edgespec.measure.prompts import built_in
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Distribution, draw
 from edgespec.system import isolate

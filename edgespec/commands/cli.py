@@ -57,6 +57,7 @@ COMMANDS = {
         files=True,
     ),
     "distill": Command("train a draft for your own model on that model's output", "distill", child=True),
+    "export": Command("print the command that runs a pair on another engine", "export"),
     "convert": Command("convert a model's weights to another number format", "convert"),
     "rpc": Command(
         "lend this machine to another one, which puts layers of its model on it", "rpc", child=True

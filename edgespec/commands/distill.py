@@ -6,9 +6,9 @@ The work is in `edgespec_train`, a package of its own, which nothing else here i
 import argparse
 
 DESCRIPTION = """Trains a draft for your own GGUF model on that model's output: an EAGLE-3 head if llama.cpp
-can read hidden states of its architecture (llama and qwen3), else a small draft model. It records text and
-trains for --minutes, tries the draft on held-out prompts, and installs it if it is faster. You can stop it at
-any time; the same command continues where it stopped."""
+can read the layers of its architecture (llama and qwen3), else a small draft model; Medusa heads if you ask
+for them. It records text and trains for --minutes, tries the draft on held-out prompts, and installs it if it
+is faster. You can stop it at any time; the same command continues where it stopped."""
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -26,6 +26,11 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--texts", metavar="FOLDER", help="your own text files, to ask the model about")
     command.add_argument(
         "--from", dest="begin_with", metavar="DRAFT", help="fine-tune this small draft model instead"
+    )
+    command.add_argument(
+        "--kind",
+        choices=("eagle3", "medusa", "draft"),
+        help="what is trained: an EAGLE-3 head, Medusa heads, or a small draft model (default: see above)",
     )
     command.add_argument(
         "--folder",

@@ -45,6 +45,7 @@ class Request:
     fresh: bool = False  # reuse only what a fresh evaluation of the prompt would have computed bit for bit
     adapters: tuple[float, ...] | None = None  # the scale of each LoRA adapter; None: as the pair was loaded
     slot: int | None = None  # the one that it would like to have
+    owner: str = ""  # whose earlier texts may be guessed from: acceptance shows what they hold
     lane: str = ""  # requests of several lanes run in turn, a few rounds each; "" runs beside all others
 
     def __post_init__(self) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from edgespec.sampling.sampler import Distribution
 
 ModelName = Literal["target", "draft"]
-HeadName = Literal["mtp", "eagle", "dflash"]
-FreeName = Literal["lookup", "recycling", "lookahead"]  # each has a file in `core/drafters`
+HeadName = Literal["mtp", "eagle", "dflash", "medusa"]
+FreeName = Literal["lookup", "history", "recycling", "lookahead"]  # each has a file in `core/drafters`
 # who guesses, as requests, flags, settings and pages name it; "auto": all that are there compete
 DrafterName = Literal["auto", "model", HeadName, FreeName, "none"]
 FREE: tuple[FreeName, ...] = get_args(FreeName)  # these need neither a draft nor a head

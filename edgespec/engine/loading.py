@@ -12,6 +12,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.devices import cards
 from edgespec.llama.heads.guessing import DraftContext, head_context
 from edgespec.llama.heads.head_settings import OF_NEXTN
+from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.identical import check_identical, refuse_identical
 from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings, settings_for
@@ -32,7 +33,7 @@ class LoadedModels:
     """Models and contexts of a pair."""
 
     target: Model
-    draft: Model | None  # the file beside the target's: of a draft model, or of a head
+    draft: Model | MedusaModel | None  # the file beside the target's: of a draft model, or of a head
     target_context: Context
     draft_context: DraftContext | None
 
@@ -97,6 +98,7 @@ def load_pair(
         return LoadedModels(large, None, context, None)
     head, wanted = files.head, replace(wanted, kv_type=settings.draft_kv_type)
     if head is None:
+        assert isinstance(guessing, Model)
         wanted = _as_far_as_it_reads(large, guessing, wanted)
         own = opened.enter_context(Context(guessing, wanted))
         seen = TranslatedContext(own, files.translation, large.n_vocab) if files.translation else own
@@ -126,7 +128,7 @@ def _target_context(target: Model, how: ContextSettings, scales: Scales) -> Cont
 
 def _weights(
     opened: ExitStack, files: PairFiles, settings: PairSettings, on_progress: OnProgress
-) -> tuple[Model, Model | None]:
+) -> tuple[Model, Model | MedusaModel | None]:
     """Loads the target, and the file beside it if there is one.
 
     A head may work with the target's own matrices, and so has to know the machines that they lie on.
@@ -149,6 +151,8 @@ def _weights(
     large.add_adapters(settings.adapters)
     if files.draft is None:
         return large, None
+    if files.head and files.head.kind == "medusa":
+        return large, opened.enter_context(MedusaModel(files.draft, large.n_vocab))
     shared = machines if files.head else []
     on_card = layers if settings.draft_gpu_layers is None else settings.draft_gpu_layers
     small = Model(

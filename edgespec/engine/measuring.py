@@ -23,6 +23,7 @@ from edgespec.llama.attention import slopes_of
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cpu_features
 from edgespec.llama.heads.guessing import AnyHead, DraftContext
+from edgespec.llama.heads.medusa_context import MedusaModel
 from edgespec.llama.model import PROCESSOR, Model
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.system.builds import built_for
@@ -56,8 +57,9 @@ def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: b
         found = Costs(table, CostTable({1: table.points[1] * (SUPPOSED if draft else 1)}))
     else:
         found = Costs(table, _assumed(timed, step))
-    found.rereads = isinstance(draft, AnyHead)  # it reads what the target has just made
-    found.at_once = isinstance(draft, AnyHead) and draft.kind == "dflash"
+    kind = draft.kind if isinstance(draft, AnyHead) else None
+    found.rereads = kind not in (None, "medusa")  # it reads what the target has just made
+    found.at_once = kind == "dflash"
     sizes = [n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx]
     read = [n for n in (2, READING) if timed and n + BEFORE <= timed.n_ctx]
     left = costs.look(found, verify, step, sizes=sizes, read=read, n_ctx=BEFORE, budget=BUDGET)
@@ -212,13 +214,13 @@ def _assumed(context: DraftContext, evaluate: Callable[[int], float]) -> CostTab
     """Returns what evaluations are assumed to cost, by one token now and by attention's own timing."""
     one = _single(evaluate)
     table = costs.assumed(_shape(context.model), one)
-    if slopes := slopes_of(context.model, context.settings):
+    if isinstance(context.model, Model) and (slopes := slopes_of(context.model, context.settings)):
         table.slope = slopes[1] / one
         table.reach = {n: seconds / slopes[1] for n, seconds in slopes.items()}
     return table
 
 
-def _shape(model: Model) -> Shape:
+def _shape(model: Model | MedusaModel) -> Shape:
     return ON_CARD if model.on_gpu else shape_of(model.metadata.get("general.file_type", ""), cpu_features())
 
 

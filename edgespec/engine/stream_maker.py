@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.demanded import DemandedText
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.free import free_guessers
+from edgespec.core.drafters.history import History, TextPool
 from edgespec.core.loop import Limits, Loop, generate
 from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.pace import FixedLength, Pace
@@ -36,10 +38,12 @@ from edgespec.sampling.sampler import Sampler, Sampling
 from edgespec.sampling.translated_sampler import TranslatedSampler
 from edgespec_models.gguf.heads import Head, HeadKind, with_article
 
+MOST_POOLS = 4  # of earlier texts, 48 MB each where they are full
 HEADS: dict[str, tuple[HeadKind, ...]] = {
     "mtp": ("mtp", "assistant"),
     "eagle": ("eagle3",),
     "dflash": ("dflash",),
+    "medusa": ("medusa",),
 }  # as requests name them
 
 
@@ -54,6 +58,7 @@ class StreamMaker:
         self._draft_context, self._known = draft, known
         self._end_tokens = target.end_tokens  # asked of llama.cpp now, not before the first token
         self._guessers: dict[bool, list[Guesser]] = {}  # free ones, by whether a grammar masks the text
+        self._pools: OrderedDict[str, TextPool] = OrderedDict()  # by owner
         self._breakers = Breakers(self._every_piece, self._usual)
         self.matchers = Matchers(self._pieces, self._end_tokens, target.n_vocab)
 
@@ -119,7 +124,19 @@ class StreamMaker:
         masked = request.governed  # text under a grammar has other tables
         if masked not in self._guessers:
             self._guessers[masked] = free_guessers(self.target.n_vocab)
-        return [known.take_up(guesser.for_text()) for guesser in self._guessers[masked]]
+        texts = [
+            guesser.of(self._pool(request.owner)) if isinstance(guesser, History) else guesser.for_text()
+            for guesser in self._guessers[masked]
+        ]
+        return [known.take_up(guesser) for guesser in texts]
+
+    def _pool(self, owner: str) -> TextPool:
+        """Returns the earlier texts of somebody; those of whom nobody has heard for longest are forgotten."""
+        pool = self._pools.pop(owner, None) or TextPool()
+        self._pools[owner] = pool
+        while len(self._pools) > MOST_POOLS:
+            self._pools.popitem(last=False)
+        return pool
 
     def spelling(self, shown: tuple[str, ...]) -> Callable[[int], bytes]:
         """Returns a function for the bytes of a token; of the control tokens, only those `shown` have any."""

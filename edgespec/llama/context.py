@@ -46,7 +46,7 @@ from edgespec.llama.batch import Batch
 from edgespec.llama.checkpoints import Checkpoints
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
-from edgespec.llama.heads.taps import Tap
+from edgespec.llama.heads.taps import Switch, Tap
 from edgespec.llama.medium import Medium, check_known, medium_at
 from edgespec.llama.model import Model, complaints, last_complaint
 from edgespec.llama.saved import Saved, same_beginning
@@ -128,6 +128,7 @@ class Context:
         self._row_batch: RowBatch | None = None  # for media
         self._hidden: HiddenRows | None = None
         self._tap: Tap | None = None
+        self._switch: Switch | None = None
         self._n_rs_seq = int(C.llama_n_rs_seq(self._handle)) if model.has_recurrent_state else 0
         try:
             self._probe()
@@ -174,9 +175,15 @@ class Context:
         """Vocabulary size of its rows."""
         return self.model.n_vocab
 
-    def keep_hidden(self, tap: Tap, width: int) -> HiddenRows:
-        """Keeps the rows of a tap from now on, for a head. Returns where."""
-        self._tap, self._hidden = tap, HiddenRows(width, self.settings.n_seq)
+    def keep_hidden(
+        self, tap: Tap, width: int, *, switch: Switch | None = None, kept: int | None = None
+    ) -> HiddenRows:
+        """Keeps the rows of a tap from now on, for a head. Returns where.
+
+        switch: of a tap that costs the logits of all tokens: it is on where these are wanted anyway.
+        """
+        self._tap, self._switch = tap, switch
+        self._hidden = HiddenRows(width, self.settings.n_seq, kept)
         return self._hidden
 
     @property
@@ -222,7 +229,7 @@ class Context:
         stays whole or not at all.
         """
         keep = _shared(self._sequences[want.seq].tokens, want)
-        if self._hidden and keep and not self.model.has_recurrent_state:
+        if self._hidden and keep and not self._switch and not self.model.has_recurrent_state:
             keep -= self._hidden.row(want.seq, keep - 1) is None
         return whole_before(want.tokens, keep) if self._sequences[want.seq].media else keep
 
@@ -590,6 +597,10 @@ class Context:
         """Evaluates a batch of n tokens that is ready."""
         if not (self._splits and sum(seq.held for seq in self._sequences) > UNSPLIT):
             self._threads.choose(n)
+        tapped = self._hidden is not None
+        if self._switch:
+            tapped = all([len(tokens) == 4 * rows for _, tokens, rows in parts])
+            self._switch(tapped)
         complaints.clear()
         started = time.perf_counter()
         code = C.llama_decode(self._handle, struct)
@@ -606,7 +617,7 @@ class Context:
             raise self._failure(code, n)
         if code == 0:
             self._threads.note(n, seconds)
-            if self._hidden is not None:
+            if tapped:
                 self._take_hidden(parts, n)
         self.evaluated += n
         for s, tokens, _ in parts:

@@ -39,7 +39,7 @@ from edgespec.llama.tensor_rules import tensor_rules
 from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.metadata_override import MetadataOverride
 from edgespec.pairs.placement import Rule
-from edgespec.system.builds import here, whole_build
+from edgespec.system.builds import REBUILD
 from edgespec.system.isolate import NO_MEMORY
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
@@ -82,7 +82,7 @@ def mtmd_cpp() -> Any:
         from llama_cpp import mtmd_cpp
     except (ImportError, OSError, AttributeError, FileNotFoundError, RuntimeError):
         raise ModelUnsupportedError(
-            f"this build of llama.cpp reads no pictures: replace it with {whole_build(here())}"
+            f"this build of llama.cpp reads no pictures: build it whole, as {REBUILD} says"
         ) from None
     return mtmd_cpp
 

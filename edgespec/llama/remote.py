@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import edgespec.llama.model  # noqa: F401 - it catches llama.cpp's log, which would go to the terminal
 from edgespec.errors import MachineLostError, ModelUnsupportedError, SettingError
 from edgespec.llama.ggml import ABORT, libraries, local_devices
-from edgespec.system.builds import here, whole_build
+from edgespec.system.builds import REBUILD
 from edgespec.system.machines import LOST, LOST_WORDS, absent, ask, device_names
 
 LOOK_S = 0.3  # how long machines have to accept a connection when one of them was lost
@@ -42,8 +42,8 @@ def _function(name: bytes, kind: Any) -> Any:
     registry = _registry()
     if not registry:
         raise ModelUnsupportedError(
-            "this build of llama.cpp cannot use other machines, or serve them: build it with RPC, "
-            f"{whole_build(here())}"
+            "this build of llama.cpp cannot use other machines, or serve them: build it with RPC, as "
+            f"{REBUILD} says"
         )
     return kind(libraries()[1].ggml_backend_reg_get_proc_address(registry, name))
 

@@ -21,7 +21,6 @@ class PlannedSpeed:
     tok_per_s: float | None  # with speculation; None without a draft
     acceptance: float | None  # of guesses, assumed here
     assumed: bool  # it was not measured
-    disturbed: bool = False  # other programs kept the machine busy meanwhile
 
     @property
     def gain(self) -> float | None:
@@ -30,8 +29,7 @@ class PlannedSpeed:
 
     def sentence(self) -> str:
         """Describes it in a few words."""
-        where = "planned on a busy machine" if self.disturbed else "planned here"
-        text = f"{where}: {self.plain_tok_per_s:.1f} tok/s plain"
+        text = f"planned here: {self.plain_tok_per_s:.1f} tok/s plain"
         if self.tok_per_s is None or self.acceptance is None:
             return text
         accepted = f"{self.acceptance:.0%} of guesses accepted" + (" (assumed)" if self.assumed else "")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from edgespec.errors import ModelFileError, SettingError
+from edgespec.errors import DownloadError, HubLostError, ModelFileError, SettingError
 from edgespec.system import config
 from edgespec_models import tiny
 from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError
@@ -23,6 +23,23 @@ def store_told() -> Iterator[None]:
     try:
         yield
     except StoreError as error:
+        raise SettingError(str(error)) from None
+
+
+@contextmanager
+def hub_told() -> Iterator[None]:
+    """Turns what the hub, its files and the catalogue complain of into errors of the program."""
+    from edgespec_models.gguf.header import HeaderError
+    from edgespec_models.hub.errors import HubAwayError, HubError
+    from edgespec_models.shelf.catalogue import CatalogueError
+
+    try:
+        yield
+    except HubAwayError as error:
+        raise HubLostError(str(error)) from None
+    except (HubError, HeaderError) as error:
+        raise DownloadError(str(error)) from None
+    except CatalogueError as error:
         raise SettingError(str(error)) from None
 
 

@@ -227,6 +227,11 @@ class Answering:
         prompt = mixed(composed.text, media)
         return await self.worker.n_tokens(prompt, add_bos=self.wants_bos(composed.text))
 
+    def _owned(self, submit: Submit, owner: str) -> Submit:
+        """Returns a generation of somebody: it guesses from that one's earlier texts, or from everybody's."""
+        texts = "" if self.settings.share_lookup else owner
+        return replace(submit, owner=owner, request=replace(submit.request, owner=texts))
+
     def _check_number(self, n: int) -> None:
         """Refuses more answers at once than ever have room, which "try again later" would not help."""
         most = self.worker.load.queue + self.loaded().slots
@@ -246,7 +251,7 @@ class Answering:
         self._check_number(len(submits))
         generation = AnswerChoices(
             self.worker,
-            [replace(submit, owner=OWNER.get()) for submit in submits],
+            [self._owned(submit, OWNER.get()) for submit in submits],
             self._metrics,
             seconds=self.settings.request_s,
             progress=bool(body.stream and body.return_progress),

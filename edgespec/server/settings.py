@@ -49,6 +49,7 @@ class ServerSettings:
     idle_s: float | None = None  # seconds without a request after which the model is unloaded; None keeps it
     models_max: int = 1  # in memory at the same time
     normalize: bool = True  # volatile lines of system prompts are left out or moved: see `normalization.py`
+    share_lookup: bool = False  # guesses for one key may come from texts of another
     strict_calls: bool = True  # a grammar keeps calls to the tools and their schemas
     verbose: bool = False  # chats show prompts
     slot_folder: Path | None = None  # where slots' texts may be saved

@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from edgespec.system.builds import here, library_folder, mending
+from edgespec.system.builds import MENDING, library_folder
 from edgespec.system.config import cache_folder
 from edgespec_models import tiny
 from edgespec_models.kept_file import write_whole
@@ -53,7 +53,7 @@ class SelfTest:
         )
         return (
             f"this build of llama.cpp does not compute correctly on this processor ({self.fault}), so "
-            f"{follows}; build it again: {mending(here())}"
+            f"{follows}; build it again, as {MENDING} says"
         )
 
 

@@ -1,9 +1,10 @@
-"""Write heads as the GGUF files that llama.cpp itself reads, beside or together with their target.
+"""Write heads as GGUF files, alone or together with their target.
 
 `mimo2`: the embedded target's blocks are plain Llama blocks, and this architecture computes the same (rotary
 pairs (i, i + R/2), one layer called sliding with a window as long as the context) and may carry an MTP block.
 `eagle3`: a file of the head alone, which takes the embedding from the target at run time; `d2t` names the
 target's token for each of its own. gguf-py knows neither all keys nor all names, so some are written here.
+`medusa`: heads that numpy evaluates; llama.cpp knows no such architecture.
 """
 
 from dataclasses import replace
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec_train.head import HeadNetwork
+from edgespec_train.medusa import HEADS, MedusaNetwork
 from edgespec_train.model_file import (
     About,
     Array,
@@ -89,3 +91,19 @@ def write_eagle3(
     tensors["blk.0.attn_norm.weight"] = array(head.token_norm.weight)
     tensors["blk.0.attn_norm_2.weight"] = array(head.state_norm.weight)
     finish(writer, tensors, matrices, path, output)
+
+
+def write_medusa(
+    heads: MedusaNetwork, target: TargetFile, path: Path, about: About, kept: NDArray[np.int64] | None
+) -> None:
+    """Write Medusa heads; `kept` are the target's tokens that they may guess (all, if None)."""
+    writer = open_writer("medusa", about, matrices="F32")
+    writer.add_embedding_length(heads.shape.width)
+    writer.add_uint32("medusa.head_count", HEADS)
+    copy_vocabulary(writer, target.reader)
+    if kept is not None:
+        writer.add_tensor("d2t", np.asarray(kept, np.int64))
+    tensors = {"output.weight": array(heads.output.weight)}
+    for i, linear in enumerate(heads.linears()):
+        tensors |= {f"head.{i}.weight": array(linear.weight), f"head.{i}.bias": array(linear.bias)}
+    finish(writer, tensors, "F32", path)

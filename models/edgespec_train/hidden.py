@@ -3,14 +3,15 @@
 A thin layer over llama-cpp-python's low-level API, for training and checks; not EdgeSpec's engine.
 
 An EAGLE-3 head needs the inputs of three layers (`taps`); an MTP block needs the state after the last layer,
-which llama.cpp gives for architectures with MTP only (no taps); a small draft none (`taps` is None).
+which llama.cpp gives for architectures with MTP only (no taps); Medusa heads need what the output matrix
+reads (OUTPUT), for which llama.cpp computes the logits of all tokens; a small draft none (`taps` is None).
 """
 
 import ctypes
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 import llama_cpp as api
 import numpy as np
@@ -18,6 +19,8 @@ from llama_cpp import llama_cpp_ext as ext
 from numpy.typing import NDArray
 
 States = NDArray[np.float32]
+Taps = tuple[int, ...] | Literal["output"] | None
+OUTPUT: Final = "output"
 SET_TAP = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"  # exported, but not bound in Python
 GET_TAP = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
 
@@ -69,7 +72,7 @@ class Hidden:
     def __init__(
         self,
         path: Path,
-        taps: tuple[int, ...] | None = (),
+        taps: Taps = (),
         *,
         context: int = 1024,
         threads: int = 1,
@@ -97,7 +100,9 @@ class Hidden:
         self.size = int(api.llama_vocab_n_tokens(self.vocab))
         self.taps = taps
         self.width = int(api.llama_model_n_embd(self.model))
-        if taps:
+        if taps == OUTPUT:
+            api.llama_set_embeddings(self.context, True)
+        elif taps:
             of_context = [api.llama_context_p_ctypes, ctypes.c_uint32]
             switch = unbound(SET_TAP, [*of_context, ctypes.c_bool], None)
             self.tap = unbound(GET_TAP, of_context, ctypes.POINTER(ctypes.c_float))
@@ -151,8 +156,11 @@ class Hidden:
         api.llama_batch_free(batch)
         if code != 0:
             raise RuntimeError(f"llama_decode returned {code} for {len(entries)} tokens")
-        count = sum(entry[3] for entry in entries)
+        chosen = [i for i, entry in enumerate(entries) if entry[3]]
+        count = len(entries if self.taps == OUTPUT else chosen)
         rows = np.ctypeslib.as_array(api.llama_get_logits(self.context), shape=(count, self.size))
+        if count > len(chosen):
+            rows = rows[chosen]
         if self.chosen:
             self.chosen.note(len(entries), time.perf_counter() - begun)
         return np.array(rows, np.float32)
@@ -161,6 +169,8 @@ class Hidden:
         """Return the states (count, F) of the tokens last evaluated; F is the width times the taps."""
         if self.taps is None:
             return np.zeros((count, 0), np.float32)
+        if self.taps == OUTPUT:
+            return rows_at(api.llama_get_embeddings(self.context), count, self.width)
         if not self.taps:
             return rows_at(ext.llama_get_embeddings_nextn(self.context), count, self.width)
         parts = [rows_at(self.tap(self.context, layer), count, self.width) for layer in self.taps]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from edgespec_models.kept_file import replacing, write_whole
 from edgespec_train import device, head_file, start
+from edgespec_train.medusa import MedusaNetwork
 from edgespec_train.model_file import About, write_draft
 from edgespec_train.network import Llama, count_parameters
 from edgespec_train.progress import Log, StopRequest, Until, minutes
@@ -19,7 +20,7 @@ from edgespec_train.recorded import RecordedText, most_frequent, numbers_of
 from edgespec_train.round_plan import micro_of, planned, rate_of, text_tokens
 from edgespec_train.target_file import TargetFile, open_target
 from edgespec_train.train import Plan, Student, held_out_figures, train
-from edgespec_train.training_run import TrainingRun, taps
+from edgespec_train.training_run import TrainingRun, taps_of
 
 PASSES = 20  # over the recorded texts; more teaches nothing
 SAFE = 0.65  # share of the possible tokens that is planned, so that plans are completed
@@ -113,6 +114,8 @@ def _begin(run: TrainingRun, target: TargetFile, kept: NDArray[np.int64] | None)
     torch.manual_seed(1)
     if run.kind == "eagle3":
         return start.begin(target, "eagle3", kept)
+    if run.kind == "medusa":
+        return start.medusa(target, kept)
     return start.read_llama(open_target(run.begin_with)) if run.begin_with else start.small(target)
 
 
@@ -178,9 +181,12 @@ def write(run: TrainingRun, target: TargetFile, student: Student, kept: NDArray[
         about = About(f"{name} draft", f"A draft for {name}, fine-tuned on its output", size, "1")
         write_draft(student, target, made, about)
         return made
+    if isinstance(student, MedusaNetwork):
+        about = About(f"{name} Medusa", f"Medusa heads for {name}, trained on its output", size, "1")
+        head_file.write_medusa(student, target, made, about, kept)
+        return made
     about = About(f"{name} EAGLE-3", f"An EAGLE-3 head for {name}, trained on its output", size, "1")
     all_ = np.arange(target.vocab) if kept is None else kept
-    layers = taps(run, target)
-    assert layers is not None  # a head reads some
+    layers = taps_of(target.whole("block_count"))
     head_file.write_eagle3(student, target, made, about, layers, all_, output="Q8_0")
     return made

@@ -55,13 +55,12 @@ def prepare(arguments: argparse.Namespace, pair: CurrentPair, headers: list[Head
     prompts = prompts_for(headers[0], passages_in(arguments.texts) if arguments.texts else (), own)
     parts = tuple(pair.target.with_name(name) for name in split_names(pair.target.name))
     begin_with = Path(arguments.begin_with) if arguments.begin_with else None
-    plain = open_target(*parts).block_is_plain
     if begin_with:
         _check_draft(begin_with, pair.target)
-    head = plain and not begin_with and shows_layers(headers[0]) and can_tap()
+    reads_layers = open_target(*parts).block_is_plain and shows_layers(headers[0]) and can_tap()
+    kind = choose_kind(arguments.kind, reads_layers=reads_layers, begin_with=begin_with)
     default = config.data_folder() / "distilled" / named
     folder = Path(os.path.expanduser(arguments.folder)) if arguments.folder else default
-    kind: Kind = "eagle3" if head else "draft"
     threads = arguments.threads or threads_wanted()
     run = TrainingRun(
         parts,
@@ -75,6 +74,18 @@ def prepare(arguments: argparse.Namespace, pair: CurrentPair, headers: list[Head
         lambda handle: Threads(handle, arguments.threads, fixed=False),
     )
     return Session(named, folder, run, prompts)
+
+
+def choose_kind(asked: Kind | None, *, reads_layers: bool, begin_with: Path | None) -> Kind:
+    """Returns what is trained. reads_layers: llama.cpp shows the layers. Raises SettingError."""
+    if begin_with and asked not in (None, "draft"):
+        raise SettingError(f"--from {begin_with}: it is a draft, so leave --kind {asked} out")
+    if asked == "eagle3" and not reads_layers:
+        raise SettingError(
+            "--kind eagle3: llama.cpp does not show the layers of this target here: leave --kind out, or "
+            "name --kind medusa"
+        )
+    return asked or ("eagle3" if reads_layers and not begin_with else "draft")
 
 
 def _check_draft(draft: Path, target: Path) -> None:
@@ -120,6 +131,8 @@ def _learning(header: Header, kind: str) -> int:
     width = header.of_architecture("embedding_length", 1) or 1
     wide = header.of_architecture("feed_forward_length", 4 * width) or 4 * width
     rows = len(vocabulary_of(header).texts)
+    if kind == "medusa":
+        return 4 * (2 * rows * width + 4 * 4 * width * width)
     if kind == "eagle3":
         block = 3 * width * width + 6 * width * width + 3 * width * wide
         return 4 * (rows * width + 2 * rows * width // 4 + 4 * block)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edgespec_train.head import HeadNetwork
+from edgespec_train.medusa import MedusaNetwork
 from edgespec_train.network import Llama, Shape
 from edgespec_train.target_file import BLOCK, TargetFile
 
@@ -43,6 +44,14 @@ def begin(target: TargetFile, kind: str, kept: NDArray[np.int64] | None = None) 
         head.output.weight.copy_(rows)
     head.output.weight.requires_grad_(False)  # the target's rows; the file need not repeat them
     return head
+
+
+def medusa(target: TargetFile, kept: NDArray[np.int64] | None = None) -> MedusaNetwork:
+    """Return untrained Medusa heads for a target; `kept` are the tokens they may guess (all, if None)."""
+    rows = torch.from_numpy(target.output())
+    rows = rows if kept is None else rows[torch.from_numpy(kept)]
+    width = rows.shape[1]
+    return MedusaNetwork(replace(SMALL, width=width, vocab=len(rows)), rows)
 
 
 def widened(weight: NDArray[np.float32], head: HeadNetwork, name: str) -> Tensor:

@@ -25,6 +25,7 @@ from edgespec_train import device
 from edgespec_train.batch import TOGETHER, Batch, batch_of, one_pass
 from edgespec_train.divergence import Rows, agreement, divergence, divergence_of
 from edgespec_train.head import HeadNetwork, Keys
+from edgespec_train.medusa import HEADS, MedusaNetwork
 from edgespec_train.network import Llama
 from edgespec_train.progress import Log, Meter, Stop, StopRequest
 from edgespec_train.recorded import RecordedText
@@ -36,7 +37,7 @@ FURTHER = 0.25  # of the rows guess on after the first step
 LATER = 0.7  # weight of a later guess relative to the one before it
 SHARP = 0.15  # of greedy text's rows is moved to the first choice
 SAVE_S = 120.0
-Student = HeadNetwork | Llama  # what is trained: a head, or a small draft
+Student = HeadNetwork | MedusaNetwork | Llama  # what is trained: a head, or a small draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +123,12 @@ def guesses(
     With a seed, only a random share FURTHER of the rows continues after the first step: that costs less.
     """
     if isinstance(head, Llama):
-        asked = some.asked
-        sharp = SHARP * some.greedy[:, None].expand_as(asked)[asked].float()
-        yield head.hidden(some.ids)[asked], Rows(some.top_ids[asked], some.top_p[asked], sharp)
+        yield head.hidden(some.ids)[some.asked], _rows(some, slice(None))
+        return
+    if isinstance(head, MedusaNetwork):
+        for i, g in enumerate(head.guesses(some.states), 1):
+            part = slice(i, None)
+            yield g[:, :-i][some.asked[:, part]], _rows(some, part)
         return
     ahead = head.ahead
     rows = some.ids.shape[1] - ahead - steps + 1
@@ -139,9 +143,14 @@ def guesses(
             g = g[:, at]
         part = at + ahead + i
         g = head.step(some.ids[:, part], g, i, at, keys)
-        asked = some.asked[:, part]
-        sharp = SHARP * some.greedy[:, None].expand_as(asked)[asked].float()
-        yield head.norm(g[asked]), Rows(some.top_ids[:, part][asked], some.top_p[:, part][asked], sharp)
+        yield head.norm(g[some.asked[:, part]]), _rows(some, part)
+
+
+def _rows(some: Batch, part: slice | Tensor) -> Rows:
+    """Return the target's rows to learn from, of some positions."""
+    asked = some.asked[:, part]
+    sharp = SHARP * some.greedy[:, None].expand_as(asked)[asked].float()
+    return Rows(some.top_ids[:, part][asked], some.top_p[:, part][asked], sharp)
 
 
 def loss_of(
@@ -166,7 +175,7 @@ def held_out_figures(
     head: Student, texts: list[RecordedText], numbers: NDArray[np.int64] | None
 ) -> list[tuple[float, float, float]]:
     """Return by step: agreeing first choices on greedy and sampled text; probability shared on the latter."""
-    steps = 1 if isinstance(head, Llama) else STEPS
+    steps = 1 if isinstance(head, Llama) else HEADS if isinstance(head, MedusaNetwork) else STEPS
     found: list[list[tuple[Tensor, Tensor, Tensor]]] = [[] for _ in range(steps)]
     for i in range(0, len(texts), 8):
         some = batch_of(texts[i : i + 8], numbers).on(device_of(head))

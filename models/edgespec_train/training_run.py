@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Literal
 
 from edgespec_train import recorded
-from edgespec_train.hidden import Hidden, OfContext
+from edgespec_train.hidden import OUTPUT, Hidden, OfContext, Taps
 from edgespec_train.progress import Log, StopRequest, Until, minutes
 from edgespec_train.recorded import PromptToRecord, RecordedText
 from edgespec_train.recording import record
 from edgespec_train.shards import record_stream, shards_in
 from edgespec_train.target_file import TargetFile, open_target
 
-Kind = Literal["eagle3", "draft"]
+Kind = Literal["eagle3", "medusa", "draft"]
 RECORDING_SHARE = 0.4  # of a session
 HELD_OUT_TEXTS = 32
 HELD_OUT_SHARE = 0.1  # of the first session, at most
@@ -77,8 +77,11 @@ def taps_of(layers: int) -> tuple[int, ...]:
     return (min(2, layers - 1), layers // 2, layers - 1)
 
 
-def taps(run: TrainingRun, target: TargetFile) -> tuple[int, ...] | None:
-    return taps_of(target.whole("block_count")) if run.kind == "eagle3" else None
+def taps(run: TrainingRun, target: TargetFile) -> Taps:
+    """Return which of the target's hidden states a draft learns from."""
+    if run.kind == "eagle3":
+        return taps_of(target.whole("block_count"))
+    return OUTPUT if run.kind == "medusa" else None
 
 
 def record_texts(

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
-    from edgespec.commands.bench.figures import Ratio
     from edgespec.core.request import Request
     from edgespec.core.stats import Statistics
     from edgespec.core.values import DrafterName
     from edgespec.engine.pair import Pair
+    from edgespec.measure.figures import Ratio
 
 TEMPERATURES = (0.0, 0.7, 1.0)
 LENGTH = 4  # guesses of a round, when acceptance is counted
@@ -127,7 +127,6 @@ def _acceptance(
     import edgespec
 
     begun = time.monotonic()
-    drafter: DrafterName = "eagle" if pair.head else "model"
     drafted, accepted = dict.fromkeys(TEMPERATURES, 0), dict.fromkeys(TEMPERATURES, 0)
     rounds, hits = dict.fromkeys(TEMPERATURES, 0.0), dict.fromkeys(TEMPERATURES, 0.0)
     done = 0
@@ -138,7 +137,7 @@ def _acceptance(
             request = edgespec.Request(
                 max_tokens=TOKENS,
                 sampling=edgespec.Sampling(temperature=t),
-                drafter=drafter,
+                drafter="model",
                 draft_length=LENGTH,
                 rng_seed=len(prompt),
             )
@@ -159,7 +158,7 @@ def _acceptance(
 def _speeds(
     new: Pair, old: Pair, prompts: Prompts, seconds: float, on_stage: Callable[[str], None]
 ) -> tuple[float, Ratio, Ratio]:
-    from edgespec.commands.bench.figures import combine
+    from edgespec.measure.figures import combine
 
     for pair in (new, old):
         pair.costs()

@@ -26,10 +26,10 @@ import numpy as np
 from bars import PROMPT_TOKENS, prompts
 from numpy.typing import NDArray
 
-from edgespec.commands.prompts import tokenize
 from edgespec.core.loop import Want
 from edgespec.core.pace.worth import gains
 from edgespec.engine.pair import Pair
+from edgespec.measure.prompts import tokenize
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, draw
 from edgespec.sampling.settings import Sampling

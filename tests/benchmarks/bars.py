@@ -39,13 +39,13 @@ from pairs import HEAD, QUALITIES, draft_file, target_file
 from peer_command import NAME, PeerSettings
 from peer_taker import PeerTaker
 
-from edgespec.commands.bench.figures import Ratio, Sample, against_best, combine, speedup, summary
-from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, units_for
-from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.bench.takers import Asked, PairTaker
-from edgespec.commands.prompts import Prompt, tokenize
 from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
+from edgespec.measure.figures import Ratio, Sample, against_best, combine, speedup, summary
+from edgespec.measure.in_turn import Measured, measure
+from edgespec.measure.lines import OURS, PLAIN, Line, Mode, units_for
+from edgespec.measure.prompts import Prompt, tokenize
+from edgespec.measure.takers import Asked, PairTaker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.system.cores import threads_wanted

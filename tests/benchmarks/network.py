@@ -103,9 +103,9 @@ def measure(
     target: Path, draft: Path, rpc: tuple[str, ...], arguments: argparse.Namespace
 ) -> dict[str, object]:
     """Returns costs and speeds of a pair whose target lies on these machines; () is this one."""
-    from edgespec.commands.prompts import built_in
     from edgespec.core.request import Request
     from edgespec.engine.pair import Pair
+    from edgespec.measure.prompts import built_in
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import Sampling
 

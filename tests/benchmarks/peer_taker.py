@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from peer import Completion, LlamaServer
 from peer_command import PeerError, PeerSettings
 
-from edgespec.commands.bench.figures import Sample
-from edgespec.commands.bench.lines import Line, Unit
-from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, Cancelled, whose
+from edgespec.measure.figures import Sample
+from edgespec.measure.lines import Line, Unit
+from edgespec.measure.takers import WARM_UP_TOKENS, Asked, Cancelled, whose
 
 FREE_SHARE = 0.5  # of the free memory, for peers that are kept running
 

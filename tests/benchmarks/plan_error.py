@@ -1,117 +1,104 @@
-"""How far plans are from whole models: these, and the models of random weights that plans rest on, in turn.
+"""How far plans are from pairs in use: what `edgespec plan` says of files, and what they then do, in turn.
 
-    python tests/benchmarks/plan_error.py [FILE.gguf ...]
+    python tests/benchmarks/plan_error.py [TARGET DRAFT ...] [--prompts 6] [-n 64]
 
-Without files, models of a few hundred MB and of several architectures are made with random weights. What is
-printed is the planned time over the whole one's, by medians, for each number of tokens evaluated at once.
+Without files, the embedded pair. A draft `-` is none. The plan gets the acceptance that was measured: that
+of the embedded pair on held-out prompts cannot be known of others. Prints planned over measured.
 """
 
 from __future__ import annotations
 
-import os
-import random
+import argparse
+import math
 import statistics
 import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import tiny_gguf
+import numpy as np
+from bars import prompt_ids, prompts
 
-from edgespec.commands.plan import measuring
-from edgespec.commands.plan.model_cost import Places, model_cost
-from edgespec.commands.plan.rates import Rates
-from edgespec.llama.context import Context
-from edgespec.llama.model import Model
-from edgespec.pairs.placement import Rule
+from edgespec.commands.plan.bandwidth import SIZES, seconds_a_byte
+from edgespec.commands.plan.pair_plan import Seconds, plan_pair
+from edgespec.engine.pair import Pair
+from edgespec.measure.figures import Sample, summary
+from edgespec.measure.in_turn import measure
+from edgespec.measure.lines import OURS, PLAIN, Line, units_for
+from edgespec.measure.takers import Asked, PairTaker
+from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import PairSettings
-from edgespec_models.gguf.header import read_file
-from edgespec_models.gguf.uniform import write_uniform
+from edgespec.sampling.sampler import Sampling
+from edgespec_models import tiny
 
-TURNS = 9
-RNG = random.Random(1)
-SIZES: dict[str, Any] = {"n_vocab": 4096, "d": 1024, "n_head": 8, "context_length": 512}
-
-
-def made(folder: Path) -> dict[str, Path]:
-    """Writes models of random weights."""
-    files = {
-        name: folder / f"{name.replace(' ', '-')}.gguf"
-        for name in ("llama Q8_0", "gemma3 F16", "qwen3moe F16", "lfm2 Q8_0")
-    }
-    llama, gemma, mixed, hybrid = files.values()
-    tiny_gguf.write_llama(llama, layers=24, n_kv=2, ffn=4096, dtype="Q8_0", **SIZES)
-    tiny_gguf.write_sliding(gemma, layers=18, ffn=4096, dtype="F16", **SIZES)
-    tiny_gguf.write_experts(mixed, layers=16, experts=16, used=4, ffn=512, dtype="F16", **SIZES)
-    tiny_gguf.write_hybrid(hybrid, attention=(False, False, True) * 8, ffn=4096, dtype="Q8_0", **SIZES)
-    return files
+GUESSES = 4  # a round, where acceptance is measured
+MODEL = f"{OURS} n={GUESSES}"
 
 
-class InTurn(Rates):
-    """Rates of models that are evaluated in turn with the whole one, so that other load affects all alike."""
-
-    def __init__(self, folder: Path, opened: ExitStack) -> None:
-        super().__init__(PairSettings(), anew=True)
-        self._folder, self._opened = folder, opened
-        self.evaluate: dict[object, Callable[[int], float]] = {}
-        self.took: dict[object, dict[int, list[float]]] = {}
-
-    def add(self, key: object, path: Path) -> None:
-        """Opens a model that takes part."""
-        model = self._opened.enter_context(Model(path))
-        context = self._opened.enter_context(Context(model, measuring.context_settings(model)))
-        self.evaluate[key] = measuring.timed(context)
-
-    def turn(self) -> None:
-        """Evaluates all, in random order, with each number of tokens."""
-        for n in measuring.SIZES:
-            for key in RNG.sample(list(self.evaluate), len(self.evaluate)):
-                of = self.took.setdefault(key, {size: [] for size in measuring.SIZES})
-                of[n].append(self.evaluate[key](n))
-
-    def usual(self, key: object) -> dict[int, float]:
-        """Returns medians without the first turn, which warms up."""
-        return {n: statistics.median(of[1:]) for n, of in self.took[key].items()}
-
-    def _evaluated(
-        self, type_: int, width: int, layers: int, *, mixed: bool = False, rules: Sequence[Rule] = ()
-    ) -> dict[int, float]:
-        key = (type_, width, layers, mixed)
-        if key not in self.evaluate:  # asked for what is to be measured
-            path = self._folder / "-".join(map(str, key))
-            write_uniform(path, type_, width, layers, mixed=mixed)
-            self.add(key, path)
-        return self.usual(key) if key in self.took else dict.fromkeys(measuring.SIZES, 1.0)
+def compare(target: Path, draft: Path | None, chosen: argparse.Namespace) -> list[float]:
+    """Prints a row; returns planned over measured of plain decoding and, with a draft, of speculation."""
+    heads = headers_of(target), headers_of(draft) if draft else None
+    with Pair(target, draft, PairSettings(n_ctx=2048, remember=False)) as pair:
+        table, asking = pair.costs().target, prompts(chosen.prompts)
+        asked = Asked(Sampling(temperature=0.0), chosen.max_tokens, seed=1, drafter="model")
+        ours = PairTaker(pair, asked, prompt_ids(pair, asking, None), lambda: False)
+        lines = [Line("greedy", PLAIN, plain=True)]
+        if draft:
+            lines += [Line("greedy", OURS), Line("greedy", MODEL, draft_length=GUESSES)]
+        units = units_for(asking, lines, repeats=1, rng=np.random.default_rng(1))
+        ours(lines[0], units[0])  # warm
+        samples: list[Sample] = []
+        rates: dict[str, list[Seconds]] = {}
+        for unit in units:  # in turn, since other programs come and go
+            samples += measure([unit], ours, budget_s=600).samples
+            plan_pair(*heads, PairSettings(), bandwidth=partial(measured, rates))
+    plain, own, fixed = (summary(samples, "greedy", name, PLAIN) for name in (PLAIN, OURS, MODEL))
+    accepted = alike(fixed.acceptance_rate or 0.0)
+    plan = plan_pair(
+        *heads, PairSettings(), acceptances=(accepted,), bandwidth=lambda dtype, _: usual(rates[dtype])
+    )
+    pairs = [(plan.plain_tok_per_s, plain.tok_per_s)]
+    pairs += [(plan.speeds[0].tok_per_s, own.tok_per_s)] if plan.speeds else []
+    rows = "".join(
+        f"{plan.target[n] / plan.target[1] * table.seconds(1) / table.seconds(n):6.2f}" for n in SIZES
+    )
+    shown = "".join(f"{planned:9.1f} {real or 0:8.1f}" for planned, real in pairs)
+    print(f"{target.stem:32} {accepted:5.2f}{shown}   t(n)/t(1):{rows}", flush=True)
+    return [planned / real for planned, real in pairs if real]
 
 
-def compare(name: str, path: Path) -> None:
-    """Prints planned over whole, by number of tokens."""
-    header = read_file(path)
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as opened:
-        rates = InTurn(Path(folder), opened)
-        model_cost([header], Places(rates))
-        rates.add("whole", path)
-        for _ in range(TURNS):
-            rates.turn()
-        rates._known.clear()
-        planned, whole = model_cost([header], Places(rates)).seconds, rates.usual("whole")
-    cells = "".join(f"{planned[n] / whole[n]:7.2f}" for n in measuring.SIZES)
-    print(f"{name:28}{path.stat().st_size >> 20:6} MiB{1000 * whole[1]:9.1f} ms{cells}", flush=True)
+def measured(rates: dict[str, list[Seconds]], dtype: str, settings: PairSettings) -> Seconds:
+    """Measures a bandwidth once more."""
+    rates.setdefault(dtype, []).append(seconds_a_byte(dtype, settings))
+    return rates[dtype][-1]
+
+
+def usual(found: Sequence[Seconds]) -> Seconds:
+    """Returns the medians."""
+    return {n: statistics.median(one[n] for one in found) for n in SIZES}
+
+
+def alike(rate: float) -> float:
+    """Returns the chance of one guess, where of four guesses a round this share is accepted."""
+    chances = np.linspace(0.0, 0.999, 1000)
+    shares = sum(chances**k for k in range(1, GUESSES + 1)) / GUESSES
+    return float(np.interp(rate, shares, chances))
 
 
 def main() -> None:
-    """Compares the files named, else models made here."""
-    head = "".join(f"{n:7}" for n in measuring.SIZES)
-    print(f"{'model':28}{'':10}{'one token':>12}{head}")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["EDGESPEC_CACHE_DIR"] = folder
-        files = {Path(name).stem: Path(name) for name in sys.argv[1:]} or made(Path(folder))
-        for name, path in files.items():
-            compare(name, path)
+    """Compares the pairs named."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="*", default=[str(tiny.target_path()), str(tiny.draft_path())])
+    parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("-n", "--max-tokens", type=int, default=64)
+    chosen = parser.parse_args()
+    ratios = []
+    for target, draft in zip(chosen.files[::2], chosen.files[1::2], strict=True):
+        ratios += compare(Path(target), None if draft == "-" else Path(draft), chosen)
+    mean = statistics.fmean(abs(math.log(ratio)) for ratio in ratios)
+    print("planned over measured:", " ".join(f"{ratio:.2f}" for ratio in ratios), f"; mean error {mean:.0%}")
 
 
 if __name__ == "__main__":

@@ -29,12 +29,12 @@ import numpy as np
 from peer_command import NAME, PeerSettings
 from peer_taker import PeerTaker
 
-from edgespec.commands.bench.figures import Ratio, combine
-from edgespec.commands.bench.lines import Line, Mode, Unit
-from edgespec.commands.bench.machine import processor
-from edgespec.commands.bench.takers import Asked, PairTaker
-from edgespec.commands.prompts import Prompt, read_prompts, tokenize
 from edgespec.engine.pair import Pair
+from edgespec.measure.figures import Ratio, combine
+from edgespec.measure.lines import Line, Mode, Unit
+from edgespec.measure.machine import processor
+from edgespec.measure.prompts import Prompt, read_prompts, tokenize
+from edgespec.measure.takers import Asked, PairTaker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec.system.cores import threads_wanted

@@ -12,7 +12,7 @@ import pytest
 import tiny_gguf
 from commands import in_process
 
-from edgespec.commands.plan import rates
+from edgespec.commands.plan import bandwidth
 from edgespec.engine.pair import Pair
 from edgespec.llama.model import Model
 from edgespec.memory.at_load import fitted, pair_fit, ram
@@ -114,8 +114,8 @@ with Pair({str(tiny_target)!r}, None, PairSettings(n_ctx=256, threads=1, remembe
 def test_commands_name_the_card(
     card: Device, tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, less in (("BUDGET_S", 0.05), ("WIDTHS", (256,)), ("LARGE", 1 << 20)):
-        monkeypatch.setattr(rates, name, less)  # large models take minutes on a device in software
+    for name, less in (("D", 64), ("FFN", 256), ("HEADS", 8)):
+        monkeypatch.setattr(bandwidth, name, less)  # large models take minutes on a device in software
     pair = ("--target", tiny_target, "--draft", tiny_draft)
     for command in (("doctor", "--no-measure", *pair), ("plan", *pair)):
         _, out, err = in_process(*command)

@@ -303,3 +303,19 @@ def test_a_template_of_ones_own_routes_that_are_closed_and_two_addresses(tmp_pat
         said = {"messages": [{"role": "user", "content": "def main"}]}
         assert server.ask("/apply-template", said).json == {"prompt": "def main"}
         assert server.chat("def main", max_tokens=4).json["usage"]["prompt_tokens"] < 8
+
+
+def test_nobodys_speed_shows_what_another_key_was_told(server: Served) -> None:
+    """Guesses come from earlier texts: of one's own alone."""
+
+    def guessed(key: str) -> tuple[int, str]:
+        how = {"drafter": "history", "draft_length": 8}
+        fields = {"max_tokens": 60, "temperature": 0, "edgespec": how}
+        body = {"messages": [{"role": "user", "content": "What is heapq?"}], **fields}
+        answer = server.ask("/v1/chat/completions", body, headers={"x-api-key": key}).json
+        return answer["timings"]["draft_n_accepted"], answer["choices"][0]["message"]["content"]
+
+    first = guessed(KEY)
+    assert first[0] < 20
+    assert guessed(OTHER) == first, "for the other, it is a new text"
+    assert guessed(KEY)[0] > 30 < guessed(OTHER)[0], "and each has its own"

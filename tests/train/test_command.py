@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.commands.bench.figures import Ratio
 from edgespec.commands.cli import run_command
 from edgespec.errors import DoesNotFitError, EdgeSpecError, ModelFileError, SettingError
+from edgespec.measure.figures import Ratio
 from edgespec.pairs.store import open_store
 from edgespec_models import tiny
 from edgespec_models.gguf.header import read_file
@@ -20,7 +20,7 @@ from edgespec_models.shelf.store import InstalledModel, InstalledPair
 from edgespec_train.current_pair import CurrentPair, current_pair, install
 from edgespec_train.kept_texts import KeptText
 from edgespec_train.prompts import OWN_AGAIN, TrainingPrompts, is_held_out
-from edgespec_train.session import Session, choose_width, claim
+from edgespec_train.session import Session, choose_kind, choose_width, claim
 from edgespec_train.trial import Trial
 
 NOTHING: Any = None
@@ -115,6 +115,18 @@ def test_what_memory_does_not_hold_is_refused_with_both_figures(monkeypatch: pyt
     monkeypatch.setattr("edgespec_train.session.free_memory", lambda: (1 << 29, 64 << 30))
     with pytest.raises(DoesNotFitError, match=r"takes about .* of memory, and .* are free"):
         choose_width([header], 10 << 20, "eagle3", 704, 60)
+
+
+def test_what_is_trained_is_chosen_or_asked_for() -> None:
+    draft = Path("d.gguf")
+    assert choose_kind(None, reads_layers=True, begin_with=None) == "eagle3"
+    assert choose_kind(None, reads_layers=False, begin_with=None) == "draft"
+    assert choose_kind(None, reads_layers=True, begin_with=draft) == "draft"
+    assert choose_kind("medusa", reads_layers=False, begin_with=None) == "medusa"
+    with pytest.raises(SettingError, match="--kind eagle3: llama.cpp does not show .* --kind medusa"):
+        choose_kind("eagle3", reads_layers=False, begin_with=None)
+    with pytest.raises(SettingError, match="--from d.gguf: it is a draft, so leave --kind medusa out"):
+        choose_kind("medusa", reads_layers=True, begin_with=draft)
 
 
 def test_a_folder_belongs_to_one_target(tmp_path: Path) -> None:

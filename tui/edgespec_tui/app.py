@@ -97,7 +97,7 @@ class ChatApp(GuardedApp):
         self.chat = ChatScreen(self.context)
         self.chat.speculation = self.settings.speculation
         self.chat.set_class(not self.settings.panel, "-no-panel")
-        self.context.tint = self.settings.tint
+        self.context.tint, self.context.shell = self.settings.tint, self.settings.shell
         self.unsent = QuestionText("")  # what was written and not asked at the end
         self._interrupted = 0.0
         self._said: set[str] = set()  # notices about the models shown so far
@@ -211,6 +211,16 @@ class ChatApp(GuardedApp):
     async def _stop_and_exit(self, code: int) -> None:
         await self.chat.answers.stop()
         self.exit(code)
+
+    def on_answer_ended(self) -> None:
+        """Announces it as the settings say: terminals turn OSC 9 and 777 into notifications."""
+        text, how = "The answer is complete.", self.settings.notify
+        if how == "bell":
+            self.bell()
+        elif how != "off" and self._driver is not None:
+            said = f"9;{text}" if how == "osc9" else f"777;notify;EdgeSpec;{text}"
+            self._driver.write(f"\x1b]{said}\x07")
+            self._driver.flush()
 
     def action_help(self) -> None:
         """Shows keys and commands."""

@@ -8,12 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from edgespec import __version__
-from edgespec.commands.bench import machine
-from edgespec.commands.bench.measure import Measured
-from edgespec.commands.bench.takers import Asked
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.engine.pair import Pair
 from edgespec.llama.devices import cpu_features, devices
+from edgespec.measure import machine
+from edgespec.measure.in_turn import Measured
+from edgespec.measure.takers import Asked
 from edgespec.system.builds import built_for
 from edgespec.system.cores import threads_wanted
 

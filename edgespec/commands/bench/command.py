@@ -14,17 +14,18 @@ from numpy.typing import NDArray
 from edgespec.commands import flags
 from edgespec.commands.bench import report
 from edgespec.commands.bench.about import about, heading
-from edgespec.commands.bench.figures import FEWEST_STEPS, summary
-from edgespec.commands.bench.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
-from edgespec.commands.bench.measure import Measured, measure
-from edgespec.commands.bench.takers import WARM_UP_TOKENS, Asked, PairTaker
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
-from edgespec.commands.prompts import Prompt, built_in, fitting, read_prompts
+from edgespec.commands.output_file import check_writable, write_json
 from edgespec.commands.request import request_for
 from edgespec.commands.status_line import StatusLine
 from edgespec.engine.pair import Pair
 from edgespec.errors import EngineError, SettingError
+from edgespec.measure.figures import FEWEST_STEPS, summary
+from edgespec.measure.in_turn import Measured, measure
+from edgespec.measure.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
+from edgespec.measure.prompts import Prompt, built_in, fitting, read_prompts
+from edgespec.measure.takers import WARM_UP_TOKENS, Asked, PairTaker
 from edgespec.pairs.files import pair_name
 from edgespec.pairs.store import note_speed
 from edgespec.system.interrupt import Interrupt
@@ -94,7 +95,7 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
     prompts = built_in() if arguments.prompts is None else read_prompts(Path(arguments.prompts))
     json_file = Path(arguments.json) if arguments.json is not None else None
     if json_file:
-        report.check_writable("--json", json_file)
+        check_writable("--json", json_file)
     return RunPlan(modes, prompts, arguments.repeat, seconds, json_file)
 
 
@@ -144,7 +145,7 @@ def run(arguments: argparse.Namespace) -> int:
     said = [*filter(None, notes), *_cut_short(measured)]
     print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(said)]))
     if wanted.json:
-        report.write(wanted.json, report.document(found, measured, described))
+        write_json(wanted.json, report.document(found, measured, described))
     if measured.samples or measured.cancelled:
         return INTERRUPTED if measured.cancelled else 0
     raise EngineError("nothing was measured: allow more --seconds")

@@ -1,17 +1,12 @@
 """The figures of a run: tables for people, 80 columns wide, and a JSON document, raw rounds included."""
 
-import json
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from edgespec.commands.bench.figures import Contest, Ratio, Sample, Summary, against_best, speedup, summary
-from edgespec.commands.bench.lines import MEANING, OURS, PLAIN, Line
-from edgespec.commands.bench.measure import Measured
-from edgespec.errors import EdgeSpecError, SettingError
-from edgespec_models.kept_file import write_whole
+from edgespec.measure.figures import Contest, Ratio, Sample, Summary, against_best, speedup, summary
+from edgespec.measure.in_turn import Measured
+from edgespec.measure.lines import MEANING, OURS, PLAIN, Line
 
 WIDTH = 80
 POSITIONS = 9
@@ -214,28 +209,3 @@ def document(found: Results, measured: Measured, about: Mapping[str, Any]) -> di
         "over_best_fixed": [asdict(contest) for contest in found.contests],
         "samples": [{**asdict(sample), "tok_per_s": sample.tok_per_s} for sample in measured.samples],
     }
-
-
-def check_writable(flag: str, path: Path) -> None:
-    """Raises SettingError if the file could not be written: checked before anything is measured."""
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        if path.is_file():
-            with path.open("ab"):
-                return
-        if path.exists():  # opening a pipe waits for a reader; and a device would be replaced by a file
-            raise OSError(0, "it is not an ordinary file")
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        why = error.strerror or error
-        raise SettingError(f"{flag} {path} cannot be written: {why}; name another place") from None
-
-
-def write(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes the document, whole or not at all. Raises EdgeSpecError."""
-    try:
-        write_whole(path, json.dumps(content, indent=1, allow_nan=False) + "\n", private=False)
-    except OSError as error:
-        raise EdgeSpecError(f"{path} was not written: {error.strerror or error}") from None

@@ -11,14 +11,13 @@ from typing import Any
 from edgespec.commands import flags
 from edgespec.commands.doctor import findings, machine_checks, pair_checks, surroundings
 from edgespec.commands.doctor.findings import Finding, problem
-from edgespec.commands.doctor.machine_checks import cards
 from edgespec.commands.doctor.pair_checks import judged
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.builds import here
+from edgespec.system.cards import cards
 from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild
 from edgespec.system.other_programs import Others
@@ -27,7 +26,8 @@ from edgespec.system.self_test import run as run_self_test
 
 DESCRIPTION = """Checks the processor, graphics cards and the build of llama.cpp, threads and memory, the
 pair, whether speculation is on and makes it faster here (a measurement of 10 seconds), running servers, and
-the hub settings. It says how to fix each problem it finds. It changes nothing and uses no network."""
+the hub settings. It says what to do about each problem, or which page of docs/ to read. It changes nothing
+and uses no network."""
 EPILOG = """Exit code 0: no problem found. 1: a problem found. 2: a wrong flag."""
 FLAGS = {
     "--json": "print one JSON object, for programs",
@@ -72,17 +72,15 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     others = Others()
     time.sleep(WATCHED_S)
     busy = others.cores()
-    there = cards()
-    at = here(next((card.cuda for card in there if card.cuda), None))
     said = ask({"what": "build"}, timeout=60.0)
-    yield machine_checks.program(at)
-    yield machine_checks.build(said, at)
+    yield machine_checks.program()
+    yield machine_checks.build(said)
     if "devices" in said:
-        yield machine_checks.arithmetic(run_self_test() or SelfTest(), at)
-    yield machine_checks.graphics(there, said, at)
+        yield machine_checks.arithmetic(run_self_test() or SelfTest())
+    yield machine_checks.graphics(cards(), said)
     yield machine_checks.threads(arguments.threads, busy=busy)
     yield machine_checks.memory()
-    machines = machine_checks.others(settings.rpc, said, at)
+    machines = machine_checks.others(settings.rpc, said)
     yield machines
     loads = "devices" in said and not findings.n_problems(machines)
     yield from _of_the_pair(arguments, loads)

@@ -19,7 +19,7 @@ class Finding:
     topic: str
     status: Status
     text: str
-    remedy: str = ""  # what to do about it; a problem always has one
+    remedy: str = ""  # what to do about it, or the page to read; a problem always has one
     facts: dict[str, Any] = field(default_factory=dict)  # the same for programs
 
     def __post_init__(self) -> None:
@@ -66,12 +66,8 @@ def lines(findings: Sequence[Finding]) -> list[str]:
 
 
 def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
-    """Wraps a sentence, but never inside a command, so that it can be copied."""
-    before, colon, after = text.partition(": ")
-    if deeper and " install " in after and "llama-cpp-python" in after:
-        return [*_wrapped(f"{before}:", lead, deeper=deeper), " " * (len(lead) + deeper) + after]
     return textwrap.wrap(
-        before + colon + after,
+        text,
         max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)),
         initial_indent=lead,
         subsequent_indent=" " * (len(lead) + deeper),

@@ -27,12 +27,12 @@ def measure(asked: dict[str, Any]) -> dict[str, Any]:
     import numpy as np
     from pydantic import TypeAdapter
 
-    from edgespec.commands.bench import figures
-    from edgespec.commands.bench.lines import OURS, PLAIN, lines_for, units_for
-    from edgespec.commands.bench.measure import measure as take_all
-    from edgespec.commands.bench.takers import Asked, PairTaker
-    from edgespec.commands.prompts import built_in, fitting
     from edgespec.engine.pair import Pair
+    from edgespec.measure import figures
+    from edgespec.measure.in_turn import measure as take_all
+    from edgespec.measure.lines import OURS, PLAIN, lines_for, units_for
+    from edgespec.measure.prompts import built_in, fitting
+    from edgespec.measure.takers import Asked, PairTaker
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import sampling_for
 

@@ -11,7 +11,7 @@ from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import projector_of, reads_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.builds import here, reads_media, whole_build
+from edgespec.system.builds import REBUILD, reads_media
 from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.fit.fit import SMALLER, Fit, gib
 from edgespec_models.fit.need import Need, Parts
@@ -21,7 +21,6 @@ from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.gguf.heads import Head, head_of
 from edgespec_models.shelf.pair_check import check_headers
 
-LIGHT_S = 0.008  # a token of the target; below that, Python's part of a round shows
 SMALL = 4e8  # parameters: published drafts begin at 135 million
 ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a statement on whether it pays
 
@@ -91,7 +90,7 @@ def projector(target: Path, asked: str) -> list[Finding]:
         return []
     if not reads_media():
         text = f"{path.name} reads {kinds}, but this build of llama.cpp cannot"
-        return [problem("pair", text, f"build it whole: {whole_build(here())}", file=str(path))]
+        return [problem("pair", text, f"build it whole: {REBUILD}", file=str(path))]
     return [good("pair", f"projector {path.name} reads {kinds}", file=str(path))]
 
 
@@ -193,7 +192,7 @@ def _attention(chosen: dict[str, bool | None]) -> list[Finding]:
 def _on(said: dict[str, Any], has_draft: bool) -> Finding:
     if not said["drafted"]:
         text = "speculation is on, and nothing was guessed: guesses were found not to pay off here"
-        return note("speculation", text, _why_not(said), drafted=0)
+        return note("speculation", text, _costs(said), drafted=0)
     n = said["drafted"]
     text = f"speculation is on: {n} token{'s'[: n != 1]} guessed, {said['accepted']} accepted"
     guessers = {name: n for name, n in said["sources"].items() if n and name != "target"}
@@ -216,31 +215,19 @@ def _pays(said: dict[str, Any]) -> Finding:
     if ratio["low"] > 1:
         return good("speculation", text, **said)
     if ratio["high"] < 1:
-        remedy = f"use --no-draft, or --drafter none, with this pair; {_why_not(said)}"
+        remedy = f"use --no-draft, or --drafter none, with this pair; {_costs(said)}"
         return note("speculation", f"{text}: it does not pay off here", remedy, **said)
-    remedy = f"--seconds 60 tells more; {_why_not(said)}"
+    remedy = f"--seconds 60 tells more; {_costs(said)}"
     return note("speculation", f"{text}: it is unclear whether it pays off here", remedy, **said)
 
 
-def _why_not(said: dict[str, Any]) -> str:
-    """Returns what prevents it, by the measured costs."""
-    one, four = said["target_s"]["1"], said["target_s"]["4"]
-    if one < LIGHT_S:
-        return (
-            f"a token takes {1000 * one:.1f} ms here: so light a target leaves nothing to gain; try a "
-            "pair of your own, or the embedded pair at the cost of a real one: --grow 0.6B-F16"
-        )
-    if said["draft_s"] and said["draft_s"] > 0.3 * one:
-        return (
-            f"a guess costs {said['draft_s'] / one:.0%} of a token of the target: the larger the target is "
-            "beside its draft, the more guesses gain"
-        )
-    if four > 2.5 * one:
-        return (
-            f"checking four tokens at once costs {four / one:.1f} times one here: fewer guesses pay on this "
-            "processor; F16 or Q8_0 weights, or a graphics card, check several at once for less"
-        )
-    rate = said["acceptance_rate"]
-    if rate is not None and rate < 0.5:
-        return f"{rate:.0%} of the guesses were accepted: a draft closer to the target would do better"
-    return "`edgespec bench --sweep` shows for which texts and draft lengths it pays off"
+def _costs(said: dict[str, Any]) -> str:
+    """Returns what decides whether guesses pay, as measured, and the page on it."""
+    one, four, rate = said["target_s"]["1"], said["target_s"]["4"], said["acceptance_rate"]
+    facts = [f"a token takes {1000 * one:.1f} ms"]
+    if said["draft_s"]:
+        facts.append(f"a guess {said['draft_s'] / one:.0%} of that")
+    facts.append(f"four tokens at once {four / one:.1f} times that")
+    if rate is not None:
+        facts.append(f"{rate:.0%} of the guesses were accepted")
+    return f"{', '.join(facts)}: docs/doctor.md#when-guesses-do-not-pay"

@@ -2,64 +2,53 @@
 
 import argparse
 import sys
-from typing import get_args
+from functools import cache
 
 from edgespec.commands import flags
+from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.commands.plan import report
-from edgespec.commands.plan.header_fit import fit_of_heads
-from edgespec.commands.plan.heads import fitting_entries, is_here, local_pair, named_pair
-from edgespec.commands.plan.pair_plan import PairPlan, plan_pair
+from edgespec.commands.plan.bandwidth import seconds_a_byte
+from edgespec.commands.plan.heads import file_pair, installed, named_pair
+from edgespec.commands.plan.pair_plan import Bandwidth, PairPlan, Seconds, plan_pair
 from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, HubLostError, SettingError
 from edgespec.memory.free import free_memory
+from edgespec.memory.header_fit import fit_of_heads
 from edgespec.pairs.files import machines, placement_of, rope, tensor_split
 from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.rope import beyond_trained
-from edgespec.pairs.settings import KvType, PairSettings
+from edgespec.pairs.settings import PairSettings
 from edgespec.system.isolate import INTERRUPTED
+from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec_models.fit.fit import gib
+from edgespec_models.shelf.catalogue import catalogue
+from edgespec_models.shelf.store import EMBEDDED
 
 DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
-speculation. The cost of an evaluation depends on shapes and number formats, not on the weights. So EdgeSpec
-times models of random weights in the real engine, one for each number format, in temporary files, and keeps
-the results for this machine. Of the models themselves it reads only the file headers (under 16 MB each, not
-kept). Without a PAIR, it plans the pairs of the catalogue that fit into memory."""
+speculation. How fast it reads weights is measured with a small temporary model. Of the models themselves only
+the file headers are read (under 16 MB each, not kept). Without a PAIR, it plans the pairs of the catalogue
+that fit into memory."""
 OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # reported to programs beside the expected one
-
-
 GIVES_UP = 2  # pairs that could not be planned, and none before them that could
+FLAGS = {
+    "--target FILE": "a GGUF file instead of a PAIR",
+    "--draft FILE": "the draft for --target, or a repository's",
+    "--acceptance T": "acceptance rate, 0 to 1 (default: the pair's known rate, else an assumed one)",
+    "--json": "print one JSON object, for programs",
+    "--ctx N": "tokens of context to make room for",
+    f"--kv-type {flags.KV_TYPES} f16": "format of the target's KV cache",
+    "--gpu-layers N -1": "layers on the GPU (default: as many as fit)",
+    **THREADS,
+}
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds all flags of `plan`."""
-    command.add_argument(
-        "pairs",
-        nargs="*",
-        metavar="PAIR",
-        help="a pair of the catalogue, an installed pair, or a repository[:quant] with --draft",
-    )
-    command.add_argument("--target", metavar="FILE", help="a GGUF file instead of a PAIR")
-    command.add_argument("--draft", metavar="FILE|REPO", help="the draft for --target or for a repository")
-    command.add_argument(
-        "--acceptance",
-        type=float,
-        metavar="A",
-        help="acceptance rate, 0 to 1 (default: the pair's known rate, else an assumed one)",
-    )
-    command.add_argument("--again", action="store_true", help="measure again, even if results are kept")
-    command.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    which = "a pair of the catalogue, an installed pair, or a repository[:quant] with --draft"
+    command.add_argument("pairs", nargs="*", metavar="PAIR", help=which)
     group = command.add_argument_group("model")
-    group.add_argument("--ctx", type=int, metavar="N", help="tokens of context to make room for")
-    group.add_argument(
-        "--kv-type", choices=get_args(KvType), default="f16", help="format of the target's KV cache"
-    )
-    group.add_argument(
-        "--gpu-layers", type=int, default=-1, metavar="N", help="layers on the GPU (default: as many as fit)"
-    )
-    group.add_argument(
-        "--threads", type=int, metavar="N", help="threads (default: one for each physical performance core)"
-    )
+    add_flags(group, FLAGS)
     flags.add_machines(group)
     flags.add_placement(command)
     flags.add_rope(command)
@@ -68,29 +57,41 @@ def add(command: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Plans each pair; returns 0 if at least one could be, else 1."""
     StatusLine.begin()
-    settings = _settings(arguments)
-    names = _names(arguments)
+    settings, names = _settings(arguments), _names(arguments)
     found: list[Planned] = []
+    line, others = StatusLine(lines=not arguments.json), Others()
+
+    @cache
+    def bandwidth(dtype: str, placed: PairSettings) -> Seconds:
+        line.show(f"measuring how fast this machine reads {dtype} weights ...")
+        return seconds_a_byte(dtype, placed)
+
     left_out = 0
     for name in names:
-        if any(planned.no_hub for planned in found) and not is_here(name):
+        if any(planned.no_hub for planned in found) and not (name == EMBEDDED or installed(name)):
             left_out += 1  # it would end alike, one after the other
             continue
+        line.show(f"{name}: reading headers ...")
         try:
-            found.append(_planned(name, arguments, settings))
+            found.append(_planned(name, arguments, settings, bandwidth))
+        except EdgeSpecError as error:
+            found.append(Planned(name, trouble=str(error), no_hub=isinstance(error, HubLostError)))
         except KeyboardInterrupt:
-            StatusLine().clear()
+            line.clear()
             print("edgespec: stopped", file=sys.stderr)
             return INTERRUPTED
-        StatusLine().clear()
+        line.clear()
         if len(found) == GIVES_UP and not any(planned.plan for planned in found):
             break  # it is the machine: the others will not do better
-    if not any(planned.plan for planned in found) and not arguments.json:
+    failed, busy = not any(planned.plan for planned in found), others.cores()
+    if failed and not arguments.json:
         raise EdgeSpecError(found[0].trouble)
     if left_out:
         print(f"edgespec: not planned, as their files are on the hub: {left_out} more", file=sys.stderr)
-    print(report.document(found) if arguments.json else "\n".join(report.lines(found)))
-    return int(not any(planned.plan for planned in found))
+    disturbed = f"Other programs kept {busy:.1f} cores busy: the figures are too low, and may be odd."
+    shown = report.lines(found, disturbed if busy >= BUSY_CORES else "")
+    print(report.document(found, busy) if arguments.json else "\n".join(shown))
+    return int(failed)
 
 
 def _settings(arguments: argparse.Namespace) -> PairSettings:
@@ -118,61 +119,40 @@ def _settings(arguments: argparse.Namespace) -> PairSettings:
 def _names(arguments: argparse.Namespace) -> list[str]:
     if arguments.target:
         return [arguments.target]
-    names: list[str] = arguments.pairs or [entry.name for entry in fitting_entries(free_memory()[0])]
+    room = 0.9 * free_memory()[0]  # a tenth is left for caches
+    names: list[str] = arguments.pairs or [entry.name for entry in catalogue() if entry.size <= room]
     if not names:
         raise SettingError("no pair of the catalogue fits into the free memory: name one to plan it anyway")
     return names
 
 
-def _planned(name: str, arguments: argparse.Namespace, settings: PairSettings) -> Planned:
-    line = StatusLine(lines=not arguments.json)
-    line.show(f"{name}: reading headers ...")
-    try:
-        if arguments.target:
-            heads = local_pair(arguments.target, arguments.draft)
-        else:
-            heads = named_pair(name, arguments.draft, settings)
-
-        def stage(text: str) -> None:
-            line.show(f"{heads.name}: {text} ...")
-
-        for placed, model in ((settings.placement, heads.target), (settings.draft_placement, heads.draft)):
-            placed.check(model or heads.target)
-        expected = heads.acceptance if arguments.acceptance is None else arguments.acceptance
-        fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
-        found = plan_pair(
-            heads.target,
-            heads.draft,
-            settings,
-            fit=fit,
-            acceptances=(expected, *OTHER_ACCEPTANCES),
-            on_stage=stage,
-            anew=arguments.again,
-        )
-        assumed = heads.assumed and arguments.acceptance is None
-        if arguments.acceptance is None and settings == PairSettings():
-            _keep(heads.name, found, assumed)
-        trained = heads.target[0].of_architecture("context_length")
-        warnings = [beyond_trained(heads.name, settings.n_ctx or 0, trained, settings.rope) or ""]
-        if heads.projector:
-            more = gib(heads.projector.total)
-            warnings.append(f"{heads.name}: its projector, with which it reads pictures, takes {more} more")
-        warning = "; ".join(filter(None, warnings))
-        return Planned(heads.name, found, fit, assumed, warning=warning)
-    except EdgeSpecError as error:
-        return Planned(name, None, None, True, str(error), no_hub=isinstance(error, HubLostError))
+def _planned(
+    name: str, arguments: argparse.Namespace, settings: PairSettings, bandwidth: Bandwidth
+) -> Planned:
+    if arguments.target:
+        heads = file_pair(arguments.target, arguments.draft)
+    else:
+        heads = named_pair(name, arguments.draft, settings)
+    for placed, model in ((settings.placement, heads.target), (settings.draft_placement, heads.draft)):
+        placed.check(model or heads.target)
+    (expected, assumed), given = heads.acceptance, arguments.acceptance
+    expected, assumed = (expected, assumed) if given is None else (given, False)
+    fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
+    acceptances = (expected, *OTHER_ACCEPTANCES)
+    found = plan_pair(
+        heads.target, heads.draft, settings, fit=fit, acceptances=acceptances, bandwidth=bandwidth
+    )
+    if given is None and settings == PairSettings():
+        _keep(heads.name, found, assumed)
+    trained = heads.target[0].of_architecture("context_length")
+    notes = [beyond_trained("it", settings.n_ctx or 0, trained, settings.rope) or ""]
+    if heads.projector:
+        notes.append(f"its projector, with which it reads pictures, takes {gib(heads.projector.total)} more")
+    return Planned(heads.name, found, fit, assumed, notes=tuple(filter(None, notes)))
 
 
 def _keep(name: str, plan: PairPlan, assumed: bool) -> None:
     """Saves the estimate of a pair by its name, for lists of pairs."""
     speed = plan.speeds[0] if plan.speeds else None
-    keep(
-        name,
-        PlannedSpeed(
-            plain_tok_per_s=plan.plain_tok_per_s,
-            tok_per_s=speed.tok_per_s if speed else None,
-            acceptance=speed.acceptance if speed else None,
-            assumed=assumed,
-            disturbed=plan.disturbed,
-        ),
-    )
+    tok_per_s, acceptance = (speed.tok_per_s, speed.acceptance) if speed else (None, None)
+    keep(name, PlannedSpeed(plan.plain_tok_per_s, tok_per_s, acceptance, assumed))

@@ -1,15 +1,17 @@
-"""How fast a pair would run: costs of both models and the acceptance of guesses -> tokens per second.
+"""How fast a pair would run: the bytes that it reads, a bandwidth, the acceptance of guesses -> tok/s.
 
 The arithmetic is the controller's own (`pace`), for guesses that are each accepted with the same probability:
 a round of k guesses costs k evaluations of the draft and one of k + 1 tokens of the target, and yields
 1 + a + a^2 + ... + a^k tokens. Plain decoding is among the choices, as it is when the pair runs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
-from edgespec.commands.plan.model_cost import ModelCost, Places, guessing_head, head_cost, model_cost
-from edgespec.commands.plan.rates import OnStage, Rates
+import numpy as np
+
+from edgespec.commands.plan.bandwidth import SIZES, seconds_a_byte
 from edgespec.core.pace.costs import from_measured
 from edgespec.core.pace.row_costs import QUANTISED
 from edgespec.core.pace.worth import best_length
@@ -17,17 +19,19 @@ from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import PlanError
 from edgespec.pairs.placement import MAIN_MEMORY, Placement, place_of
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.fit.allotment import ALL, ModelName
 from edgespec_models.fit.fit import Fit
 from edgespec_models.fit.need import RAM
+from edgespec_models.gguf.head_check import guessing_head
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import Head
-from edgespec_models.gguf.reading import BLOCK
+from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError
+from edgespec_models.gguf.reading import BLOCK, Matrix, matrices_of, matrices_of_head
 
 ROUND_S = 0.0003  # of Python and numpy in a round, as measured (docs/performance.md)
-OFF_BY = 0.3  # how far plans were from whole models in a comparison (docs/plan.md)
-LARGEST_PLANNED = 16  # tokens of one evaluation that was measured; longer drafts are not planned
+LEAST = {"F16": 1.5, "Q8_0": 0.75, "Q4_0": 0.0}  # bytes of a weight in formats that count as these
+Seconds = Mapping[int, float]  # by rows evaluated at once
+Bandwidth = Callable[[str, PairSettings], Seconds]  # of a kind of number format: seconds a byte
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,92 +45,80 @@ class SpeedAtAcceptance:
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """How fast a pair would run here, at the beginning of a text."""
+    """How fast a pair would run here, at the beginning of a text. draft: seconds of a guess."""
 
-    target: ModelCost
-    draft: ModelCost | None
+    target: Seconds
+    draft: Seconds | None
     plain_tok_per_s: float  # the target alone
-    speeds: tuple[SpeedAtAcceptance, ...]  # with speculation, by acceptance
-    guesser: str = ""  # in words
-    off_by: float = OFF_BY  # how far figures may be off, as a share
-
-    @property
-    def sentence(self) -> str:
-        """Says how fast it would be, in a few words, with the first acceptance."""
-        text = f"about {self.plain_tok_per_s:.0f} tok/s plain"
-        if self.speeds and self.speeds[0].draft_length:
-            return f"{text}, {self.speeds[0].tok_per_s:.0f} with {self.guesser}"
-        return text + ("; guesses do not pay off here" if self.speeds else "")
-
-    @property
-    def busy(self) -> float:
-        """Cores that other programs kept busy while it was measured."""
-        return max(cost.busy for cost in (self.target, self.draft) if cost)
-
-    @property
-    def disturbed(self) -> bool:
-        """Whether that made it look slower than it is."""
-        return self.busy >= BUSY_CORES
+    speeds: tuple[SpeedAtAcceptance, ...] = ()  # with speculation, by acceptance
 
 
 def plan_pair(
     target: Sequence[Header],
     draft: Sequence[Header] | None,
-    settings: PairSettings | None = None,
+    settings: PairSettings,
     *,
     fit: Fit | None = None,
     acceptances: Sequence[float] = (0.6, 0.8),
-    on_stage: OnStage = lambda text: None,
-    anew: bool = False,
-    kept_only: bool = False,
+    bandwidth: Bandwidth = seconds_a_byte,
 ) -> PairPlan:
-    """Returns how fast a pair would run, measuring in some seconds what is unknown.
+    """Returns how fast a pair would run. Raises PlanError.
 
     target, draft: the headers of all parts of each file. fit: where they would lie; None: all of them where
-    the settings put layers. acceptances: of one guess, each 0 to 1. anew: measure again what is known.
-    kept_only: measure nothing. Raises PlanError.
+    the settings put layers. acceptances: of one guess, each 0 to 1.
     """
-    settings = replace(settings or PairSettings(), n_gpu_layers=ALL)
-    alone = replace(settings, rpc=(), tensor_split=())  # a draft stays on this machine
-    found = [
-        Rates(there, on_stage=on_stage, anew=anew, kept_only=kept_only)
-        for there in (settings, alone, replace(alone, n_gpu_layers=0))
-    ]
-    beside = there = places(fit, "target", settings.placement, found[0], found[2])
-    if draft:
-        beside = places(fit, "draft", settings.draft_placement, found[1], found[2])
-    costs, head, drafting = model_cost(target, there), guessing_head(target, draft), None
-    if head:
-        drafting = head_cost(target, draft, head, beside)
-    elif draft:
-        drafting = model_cost(draft, beside)
-    return _plan(costs, drafting, acceptances, head)
-
-
-def kept_plan(
-    target: Sequence[Header],
-    draft: Sequence[Header] | None,
-    settings: PairSettings | None = None,
-    *,
-    fit: Fit | None = None,
-    acceptances: Sequence[float] = (0.6, 0.8),
-) -> PairPlan | None:
-    """Returns the plan of a pair if this machine was measured before; None if not, or if none can be made."""
+    cards = replace(settings, n_gpu_layers=ALL)
+    alone = replace(cards, rpc=(), tensor_split=())  # a draft stays on this machine
+    beside = _in_main_memory(fit, "draft" if draft else "target", settings.draft_placement)
+    there = _in_main_memory(fit, "target", settings.placement)
+    drafting: Seconds | None = None
+    bandwidth, head = cache(bandwidth), guessing_head(target, draft)
     try:
-        return plan_pair(target, draft, settings, fit=fit, acceptances=acceptances, kept_only=True)
-    except PlanError:
-        return None
+        costs = cost(matrices_of(target), there, cards, bandwidth)
+        if head:
+            found = cost(matrices_of_head(target, draft), beside, alone, bandwidth)
+            drafting = {1: found[max((n for n in SIZES if n <= head.block), default=1)]}  # DFlash: a block
+        elif draft:
+            drafting = cost(matrices_of(draft), beside, alone, bandwidth)
+    except UnknownFormatError as error:
+        raise PlanError(f"{target[0].name} cannot be planned: {error}") from None
+    speeds = tuple(speed(costs, drafting, a, head) for a in acceptances) if drafting else ()
+    return PairPlan(costs, drafting, 1 / (costs[1] + ROUND_S), speeds)
 
 
-def places(
-    fit: Fit | None, model: ModelName, placement: Placement, cards: Rates, main_memory: Rates
-) -> Places:
-    """Returns where a model's tensors would lie. fit: None if that is unknown."""
+def cost(
+    matrices: Sequence[Matrix], here: Callable[[str], bool], cards: PairSettings, bandwidth: Bandwidth
+) -> Seconds:
+    """Returns the seconds of evaluations that read these. Raises PlanError, UnknownFormatError.
+
+    All bytes count as those of the most common format, and that as the one of three with about its size.
+    here: whether the tensor of a name lies in main memory, where others are on cards or machines.
+    """
+    if not matrices:
+        raise PlanError("it cannot be planned: it has no layers")
+    sizes: dict[int, int] = {}
+    for matrix in matrices:
+        sizes[matrix.type] = sizes.get(matrix.type, 0) + matrix.size
+    usual, main_memory = FORMATS[max(sizes, key=sizes.__getitem__)], replace(cards, n_gpu_layers=0, rpc=())
+    dtype = next(name for name, least in LEAST.items() if usual.size >= least * usual.weights)
+    rates = [bandwidth(dtype, main_memory if here(matrix.name) else cards) for matrix in matrices]
+    read = list(zip(matrices, rates, strict=True))
+    return {n: sum(_read(matrix, n, rate) for matrix, rate in read) for n in SIZES}
+
+
+def _read(matrix: Matrix, n: int, rate: Seconds) -> float:
+    """Returns the seconds of reading a matrix for n tokens: of a mixture, the experts that any needs."""
+    share = matrix.used / matrix.experts
+    awake = matrix.experts * (1 - (1 - share) ** n) if share < 1 else matrix.experts
+    rows = n * matrix.used / awake  # of each
+    return matrix.size * awake / matrix.experts * float(np.interp(rows, list(rate), list(rate.values())))
+
+
+def _in_main_memory(fit: Fit | None, model: ModelName, placement: Placement) -> Callable[[str], bool]:
+    """Returns what says of a tensor's name whether it would lie in main memory."""
     need = fit.choice.needs.get(model) if fit else None
-    if fit is None or need is None:
-        return Places(cards)
-    if set(need.devices) <= {RAM}:
-        return Places(main_memory)
+    if fit is None or need is None or set(need.devices) <= {RAM}:
+        return lambda _: need is not None
     layers = fit.choice.n_gpu_layers if model == "target" else fit.choice.draft_gpu_layers
     first = 0 if layers == ALL else need.n_layers - layers
     if model == "target" and fit.choice.cpu_moe is not None:
@@ -136,25 +128,14 @@ def places(
         named, block = place_of(name, placement.rules), BLOCK.match(name)
         return (int(block[1]) < first if block else layers == 0) if named is None else named == MAIN_MEMORY
 
-    return Places(cards, main_memory if first or placement.rules else None, here)
+    return here
 
 
-def _plan(
-    target: ModelCost, draft: ModelCost | None, acceptances: Sequence[float], head: Head | None = None
-) -> PairPlan:
-    plain = 1 / (target.seconds[1] + ROUND_S)
-    speeds = tuple(_speed(target, draft, a, head) for a in acceptances) if draft else ()
-    return PairPlan(target, draft, plain, speeds, "its head" if head else "its draft")
-
-
-def _speed(target: ModelCost, draft: ModelCost, acceptance: float, head: Head | None) -> SpeedAtAcceptance:
-    # the build's kind matters only past the largest measured size
-    prices = from_measured(QUANTISED, target.seconds).prices(LARGEST_PLANNED) + ROUND_S
-    longest = min(
-        LONGEST_DRAFT, LARGEST_PLANNED - 1, head.longest if head and head.longest else LONGEST_DRAFT
-    )
+def speed(target: Seconds, draft: Seconds, acceptance: float, head: Head | None) -> SpeedAtAcceptance:
+    """Returns the speed with the best number of guesses."""
+    prices = from_measured(QUANTISED, target).prices(max(SIZES)) + ROUND_S
+    longest = min(LONGEST_DRAFT, max(SIZES) - 1, head.longest if head and head.longest else LONGEST_DRAFT)
     reach = tuple(acceptance**k for k in range(1, longest + 1))
-    guess = draft.seconds[1]
     at_once = head is not None and head.kind == "dflash"  # all guesses take one evaluation
-    gain, length = best_length(reach, prices, 0.0, -guess) if at_once else best_length(reach, prices, guess)
+    gain, length = best_length(reach, prices, *((0.0, -draft[1]) if at_once else (draft[1],)))
     return SpeedAtAcceptance(acceptance, gain / float(prices[1]), length)

@@ -5,14 +5,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from edgespec.commands.plan import before_pull
-from edgespec.commands.plan.header_fit import need_of_projector, suitable
-from edgespec.commands.plan.heads import hub_told
 from edgespec.commands.pull.progress_line import ProgressLine
-from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines
+from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines, speed_line
 from edgespec.errors import SettingError
 from edgespec.memory.at_load import memory_for_models
-from edgespec.pairs.store import open_store, store_told
+from edgespec.memory.header_fit import fit_of_heads, need_of_projector, suitable
+from edgespec.pairs.store import hub_told, open_store, store_told
 from edgespec.system.isolate import INTERRUPTED
 from edgespec_models.fit.fit import Fit
 from edgespec_models.gguf.head_check import own_head
@@ -136,7 +134,10 @@ def _planned(hub: Hub, store: Store, wanted: Order, arguments: argparse.Namespac
         wanted = replace(wanted, draft=chosen.candidate)
         plan = plan_pull(hub, wanted, memory=memory, suitable=suitable)
     eyes = need_of_projector(plan.projector)
-    fit, expected = before_pull.expectation(arguments.what, plan.heads, draft=arguments.draft, projector=eyes)
+    small = plan.heads[1] if len(plan.heads) > 1 else None
+    fit = fit_of_heads(plan.heads[0], small, projector=eyes)
+    expected = [f"memory  {fit.sentence('it')}"] if fit else []
+    expected.append(speed_line(arguments.what, arguments.draft))
     for line in [*plan_lines(plan), *expected, *_smaller(hub, plan, fit, memory)]:
         _say(line)
     if fit and not fit.fits and plan.to_fetch and not arguments.check and not arguments.yes:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from edgespec.commands.table import table
+from edgespec.pairs.planned import planned
 from edgespec.system.terminal import one_line
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import Header
@@ -11,6 +12,14 @@ from edgespec_models.hub.propose import Proposal
 from edgespec_models.hub.pull import PullPlan
 from edgespec_models.shelf.catalogue import CatalogueEntry
 from edgespec_models.shelf.sizes import size_text
+
+
+def speed_line(name: str, draft: str | None) -> str:
+    """Returns how fast a pair would run, as far as `edgespec plan` has estimated it here."""
+    if draft is None and (known := planned(name)):
+        return f"speed   {known.sentence()}"
+    command = f"edgespec plan {name}" + (f" --draft {draft}" if draft else "")
+    return f"speed   `{command}` says how fast it would run here"
 
 
 def catalogue_lines(entries: Iterable[CatalogueEntry], installed: frozenset[str]) -> list[str]:

@@ -148,6 +148,7 @@ def _settings(arguments: argparse.Namespace) -> ServerSettings:
         request_s=arguments.max_seconds,
         canary=arguments.canary,
         defaults=_defaults(arguments),
+        share_lookup=arguments.share_lookup,
         strict_calls=not arguments.no_strict_calls,
         normalize=not arguments.no_normalize,
         verbose=arguments.verbose,

@@ -63,6 +63,8 @@ SAFETY = {
     "repeatable (default: localhost, or all pages where a key is required)",
     "--no-normalize": "leave lines in system prompts that clients are known to change with every request "
     "(otherwise left out or moved to the end, so that the prompt is found in the cache)",
+    "--share-lookup": "let guesses for one API key come from texts of another: how many are accepted then "
+    "shows whether something was written before",
     "--no-slots": "close /slots, which shows the requests being answered",
     "--no-metrics": "close /metrics",
     "--max-body MIB 32": "largest request body (32)",

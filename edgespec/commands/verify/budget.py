@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.commands.prompts import built_in, fitting
 from edgespec.commands.verify.equality import REACH
 from edgespec.core.loop import Want
 from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
+from edgespec.measure.prompts import built_in, fitting
 
 LEAST_TOKENS, MOST_TOKENS = 8, 48  # of a text
 Progress = Callable[[str, int, int], None]  # what is done, how much of it, of how much

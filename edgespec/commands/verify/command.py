@@ -17,10 +17,9 @@ from pathlib import Path
 import numpy as np
 
 from edgespec.commands import flags
-from edgespec.commands.bench.report import check_writable, write
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
-from edgespec.commands.prompts import built_in
+from edgespec.commands.output_file import check_writable, write_json
 from edgespec.commands.status_line import StatusLine
 from edgespec.commands.verify.budget import (
     LEAST_TOKENS,
@@ -36,6 +35,7 @@ from edgespec.commands.verify.samples import ChiSquare, check_distribution, samp
 from edgespec.commands.verify.texts import GREEDY, SEEDED, Way, check_batches, compare_texts
 from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
+from edgespec.measure.prompts import built_in
 from edgespec.system.cores import threads_wanted
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
@@ -186,7 +186,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json != "-":
         print("\n".join(report.lines(min(100, shutil.get_terminal_size().columns))))
     if file:
-        write(file, report.as_dict())
+        write_json(file, report.as_dict())
     elif arguments.json:
         print(json.dumps(report.as_dict()))
     return report.exit_code

@@ -6,12 +6,12 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from edgespec.commands.prompts import built_in
 from edgespec.commands.verify.budget import MOST_TOKENS, Deadline, Progress, TargetSpeed, TokenizedPrompt
 from edgespec.commands.verify.equality import BatchShape, Difference, batch_shapes, difference, output
 from edgespec.core.request import Request
 from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
+from edgespec.measure.prompts import built_in
 from edgespec.sampling.sampler import Sampling
 
 GREEDY = Sampling(temperature=0)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.drafters import Drafting, Guesser, Offer, certain
 from edgespec.core.drafters.draft_model import DraftModel
+from edgespec.core.drafters.history import History
 from edgespec.core.values import NO_DRAFT, Draft, Judged
 from edgespec.core.verify import Rule
 from edgespec.errors import GrammarError
@@ -67,6 +68,9 @@ class Competition:
 
     def learn(self, judged: Judged) -> None:
         if not self._looked and len(judged.p) == 1:
+            for guesser in self.guessers:
+                if isinstance(guesser, History):
+                    guesser.learn(judged)  # later texts may be looked for in this one
             return  # a token is so cheap that nobody looked for guesses; counting would show too
         said = judged.tokens[judged.tokens.size - judged.fresh :].tolist() if self._offers else ()
         for guesser, made in zip(self.guessers, self._offers, strict=False):

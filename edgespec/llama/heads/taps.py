@@ -1,4 +1,4 @@
-"""Where hidden rows come out of llama.cpp: after the last layer, or before chosen layers.
+"""Where hidden rows come out of llama.cpp: after the last layer, before the output, or before chosen layers.
 
 llama-cpp-python binds the rows after the last layer (`nextn`). Those before a layer come from
 functions that it does not bind, under the names that compilers of Linux and macOS give them.
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from edgespec.errors import ModelUnsupportedError
 
 Tap = Callable[[int], NDArray[np.float32]]  # tokens of the last evaluation -> their rows (n, width)
+Switch = Callable[[bool], None]  # whether the next evaluation is tapped
 _SET_LAYER = "_Z30llama_set_embeddings_layer_inpP13llama_contextjb"
 _GET_LAYER = "_Z30llama_get_embeddings_layer_inpP13llama_contextj"
 _Floats = ctypes.POINTER(ctypes.c_float)
@@ -34,6 +35,18 @@ def tap_end(handle: Any, width: int, *, outputs_only: bool = False) -> Tap:
         ) from None
     llama_cpp_ext.llama_set_embeddings_nextn(handle, True, outputs_only)
     return lambda n: _rows(llama_cpp_ext.llama_get_embeddings_nextn(handle), n, width)
+
+
+def tap_outputs(handle: Any, width: int) -> tuple[Tap, Switch]:
+    """Makes a context keep what its output matrix reads, where that is switched on: it computes all logits.
+
+    width: floats of one row. Works for every architecture and build.
+    """
+
+    def switch(on: bool) -> None:
+        C.llama_set_embeddings(handle, on)
+
+    return lambda n: _rows(C.llama_get_embeddings(handle), n, width), switch
 
 
 def tap_layers(handle: Any, layers: Sequence[int], width: int) -> Tap:

@@ -32,7 +32,7 @@ _NO_GENERATOR = {
     "gemma-embedding": "an embedding model",
     "eagle3": "an EAGLE-3 head, which cannot speak by itself",
     "dflash": "a DFlash head, which cannot speak by itself",
-    "medusa": "a file of Medusa heads, which EdgeSpec does not run",
+    "medusa": "a file of Medusa heads, which cannot speak by themselves",
     "gemma4-assistant": "a multi-token head of Gemma 4, which cannot speak by itself",
 }
 

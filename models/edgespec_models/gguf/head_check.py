@@ -22,7 +22,8 @@ _TAPPED = {
 }  # fmt: skip
 _ASSISTED = "gemma4"  # the architecture of an assistant's target
 LARGEST_BLOCK = 64
-I64 = 27  # ggml's number of the type
+MOST_HEADS = 16
+F32, I64 = 0, 27  # ggml's numbers of types
 _JOINING = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm")  # what every MTP block has
 
 _OF_MIMO = ("attn_qkv", "ffn_gate", "ffn_up", "ffn_down")
@@ -41,6 +42,15 @@ def own_head(headers: Sequence[Header]) -> tuple[Head | None, str | None]:
     return head, why_not_driven(head, headers, headers)
 
 
+def guessing_head(target: Sequence[Header], draft: Sequence[Header] | None) -> Head | None:
+    """Returns the head that guesses in a pair, if one does."""
+    if draft:
+        head = head_of(draft)
+        return head if head and head.alone else None
+    own, why_not = own_head(target)
+    return None if why_not else own
+
+
 def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Header]) -> str | None:
     """Returns why a head cannot guess for a target, in a clause; None if it can.
 
@@ -50,6 +60,8 @@ def why_not_driven(head: Head, headers: Sequence[Header], target: Sequence[Heade
         return _why_no_mtp(head, headers) or (_why_no_sidecar(headers[0], target[0]) if head.alone else None)
     if head.kind == "assistant":
         return _why_no_assistant(headers[0], target[0])
+    if head.kind == "medusa":
+        return _why_no_medusa(head, headers[0], target[0])
     if head.kind == "eagle3":
         return _why_no_eagle(head, headers[0], target[0])
     return _why_no_dflash(head, headers[0], target[0])
@@ -86,6 +98,26 @@ def _why_of_another_size(head: Header, target: Header, key: str) -> str | None:
     if wide == wanted:
         return None
     return f"it reads hidden states of {wide or 0:,} numbers, and the target's have {wanted or 0:,}"
+
+
+def _why_no_medusa(facts: Head, head: Header, target: Header) -> str | None:
+    """Numpy reads the weights as they are in the file."""
+    if not 1 <= facts.n_blocks <= MOST_HEADS:
+        return f"it has {facts.n_blocks} Medusa heads, and 1 to {MOST_HEADS} can be run"
+    if why := _why_of_another_size(head, target, "embedding_length"):
+        return why
+    if why := mismatch(vocabulary_of(target), vocabulary_of(head)):
+        return why
+    own = {tensor.name: tensor for tensor in head.tensors}
+    width, n_vocab = number(head, "embedding_length"), len(vocabulary_of(head).texts)
+    rows = own["d2t"].shape[0] if "d2t" in own and own["d2t"].shape else n_vocab
+    wanted: dict[str, tuple[int, ...]] = {"output.weight": (width, rows)}
+    for i in range(facts.n_blocks):
+        wanted |= {f"head.{i}.weight": (width, width), f"head.{i}.bias": (width,)}
+    for name, shape in wanted.items():
+        if name not in own or own[name].type != F32 or own[name].shape != shape or rows > n_vocab:
+            return f"its tensor {name} is not {' x '.join(map(str, shape))} floats of 32 bits"
+    return None
 
 
 def _why_no_assistant(head: Header, target: Header) -> str | None:

@@ -1,4 +1,4 @@
-"""Heads in GGUF files, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash.
+"""Heads in GGUF files, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash, Medusa.
 
 MTP blocks come after the layers of the model itself (`nextn_predict_layers`), or alone in a file beside it;
 the others have files and architectures of their own. `head_check.py` says whether one can run for a target.
@@ -11,12 +11,13 @@ from typing import Literal
 
 from edgespec_models.gguf.header import Header
 
-HeadKind = Literal["mtp", "assistant", "eagle3", "dflash"]
+HeadKind = Literal["mtp", "assistant", "eagle3", "dflash", "medusa"]
 NAMES: dict[HeadKind, str] = {
     "mtp": "MTP head",
     "assistant": "assistant head",
     "eagle3": "EAGLE-3 head",
     "dflash": "DFlash head",
+    "medusa": "Medusa head",
 }
 ASSISTANT = "gemma4-assistant"  # its architecture
 
@@ -54,7 +55,7 @@ class Head:
 
 def with_article(kind: HeadKind) -> str:
     """Names a kind of head with its article: "an MTP head", "a DFlash head"."""
-    return f"{'a' if kind == 'dflash' else 'an'} {NAMES[kind]}"
+    return f"{'a' if kind in ('dflash', 'medusa') else 'an'} {NAMES[kind]}"
 
 
 def head_of(headers: Sequence[Header]) -> Head | None:
@@ -65,6 +66,9 @@ def head_of(headers: Sequence[Header]) -> Head | None:
         return Head("eagle3", n, alone=True, layers=_layers_read(first))
     if first.architecture == "dflash":
         return _dflash(first)
+    if first.architecture == "medusa":
+        n = number(first, "head_count")
+        return Head("medusa", n, alone=True, longest=n)
     if first.architecture == ASSISTANT:
         return Head("assistant", first.of_architecture("block_count") or 0, alone=True)
     blocks = first.of_architecture("nextn_predict_layers") or 0

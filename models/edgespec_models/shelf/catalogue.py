@@ -32,6 +32,7 @@ class CatalogueModel:
     gated: bool = False  # the hub requires accepting terms
     sha256: str = ""  # of the file, if only that very one is wanted
     package: str = ""  # NAME==VERSION in pip's index that holds it too
+    base: str = ""  # the repository of the weights that it was made from
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from edgespec_tui.widgets.thumbnail import thumbnail_of
 from edgespec_tui.widgets.turn_view import AnswerView, QuestionView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
+LONG_S = 10.0  # from here on, people look at something else meanwhile
 INTERRUPTED = "interrupted before it began"
 
 
@@ -193,7 +194,7 @@ class AnswerQueue:
         view = screen.transcript.view_of(turn.id)
         if not isinstance(view, AnswerView):  # the app is ending
             return False
-        self._view, self._stirred = view, time.monotonic()
+        self._view, self._stirred = view, (began := time.monotonic())
         try:
             making = await self._prepare(talk, turn, view)
             if making is None:
@@ -207,6 +208,8 @@ class AnswerQueue:
         finally:
             self._view = None  # its line says how it ended
         self._ended(making)
+        if time.monotonic() - began > LONG_S:
+            screen.announce_end()
         return making.error is None
 
     async def _prepare(self, talk: Conversation, turn: Turn, view: AnswerView) -> TurnWriter | None:

@@ -17,6 +17,7 @@ from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sentence
 from edgespec_tui.screens.race import drawn
 from edgespec_tui.screens.race_screen import RaceScreen
+from edgespec_tui.sessions.compaction import compacted
 from edgespec_tui.sessions.conversation import Turn, TurnRole
 from edgespec_tui.sessions.export import export
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
@@ -29,6 +30,7 @@ from edgespec_tui.widgets.markdown_blocks import last_code
 from edgespec_tui.widgets.panel import odds_against
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import Insert, QuestionText, question_of
+from edgespec_tui.widgets.shell_output import ShellOutput
 from edgespec_tui.widgets.slash_commands import SlashCommand, parsed
 from edgespec_tui.widgets.turn_view import TurnView
 from edgespec_tui.widgets.welcome import Welcome
@@ -63,7 +65,9 @@ class ChatScreen(ConversationScreen):
 
     async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
         try:
-            if not await self._run_command(event.question.text):
+            if self.context.shell and event.question.text.startswith("!") and event.question.text[1:].strip():
+                self.run_shell(event.question.text[1:].strip())
+            elif not await self._run_command(event.question.text):
                 await self.answers.ask(event.question)
                 for sentence in oddities(event.question.text):
                     self.tell(as_sentence(sentence[:1].upper() + sentence[1:]), "error")
@@ -98,6 +102,11 @@ class ChatScreen(ConversationScreen):
             self.prompt.put_before(given)
         elif command.name == "/export":
             self.tell(f"Written to {export(self.conversation, rest, folder=Path())}.")
+        elif command.name == "/compact":
+            self.run_worker(self._compact(), group="compact", exclusive=True)
+        elif command.name == "/schema":
+            self.tell(self.context.constrain(rest))
+            self.refresh_state()
         elif command.name == "/race":
             await self.race(QuestionText(rest))
         else:
@@ -105,6 +114,42 @@ class ChatScreen(ConversationScreen):
             if self.speculation != on_or_off(rest):
                 self.action_speculation()
         return True
+
+    def run_shell(self, command: str) -> None:
+        """Runs a command of the user's own; its output goes into the input. Raises SettingError."""
+        if self.shell is not None and self.shell.is_running:
+            raise SettingError("a command is still running: Esc stops it")
+        self.shell = self.run_worker(self._run_shell(command), group="shell", exit_on_error=False)
+        self.refresh_bindings()
+
+    async def _run_shell(self, command: str) -> None:
+        try:
+            ran = await self.query_one(ShellOutput).run(command)
+        except (OSError, ValueError) as error:  # no shell, a zero byte
+            self.tell(f"{command} was not started: {error}", "error")
+            self.prompt.put_before(QuestionText(f"!{command}"))
+            return
+        self.prompt.put_before(ran.question())
+        self.prompt.focus()
+
+    async def _compact(self) -> None:
+        """Continues from a summary of the oldest turns."""
+        engine, talk = self.context.engine, self.conversation
+        try:
+            if not self.is_free_to("compact this chat"):
+                return
+            if engine.info is None or engine.state != "ready":
+                raise SettingError("there is no engine yet: wait until the model is loaded")
+            self.show_banner("Summarising the oldest turns. Esc stops it.")
+            new = await compacted(engine.endpoint, talk, self.context.options, engine.info.n_ctx)
+            if talk is self.conversation:
+                await self.open(new)
+                self.context.keep(new)
+                self.tell("The oldest turns are a summary now (/system shows it); Ctrl+O has the whole chat.")
+        except EdgeSpecError as error:
+            self.tell(str(error), "error")
+        finally:
+            self.show_banner("")
 
     async def race(self, question: QuestionText) -> None:
         """Races a question with its files, plain against speculative; without one, the last.
@@ -196,14 +241,17 @@ class ChatScreen(ConversationScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hides what would do nothing from the footer."""
         if action == "stop":
-            return self.answering or self.answers.editing is not None or self.app.focused is not self.prompt
+            busy = self.answering or self.shell is not None and self.shell.is_running
+            return busy or self.answers.editing is not None or self.app.focused is not self.prompt
         if action == "again":
             return bool(self.conversation.turns) or None
         return action not in ABOUT_SPECULATION or not self.context.engine.is_foreign
 
     async def action_stop(self) -> None:
         """Stops the answer; leaves an edit; or goes back to the input."""
-        if self.answering:
+        if self.shell is not None and self.shell.is_running:
+            self.shell.cancel()
+        elif self.answering:
             await self.answers.stop()
         elif self.answers.editing is not None:
             self.answers.editing = None

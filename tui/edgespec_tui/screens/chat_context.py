@@ -1,21 +1,26 @@
 """What a chat needs: the engine, the saved chats, the settings; and what its queue of answers needs."""
 
+import json
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 from textual.worker import Worker
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.widgets.attached_files import read_text
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.quiet_moments import QuietMoments
 from edgespec_tui.widgets.transcript import Transcript
+
+FORM = "response_format"  # the field of a request
 
 
 @dataclass(slots=True)
@@ -30,6 +35,28 @@ class ChatContext:
     options: AnswerOptions = field(default_factory=AnswerOptions)  # the options of every answer
     tint: bool = False  # tokens are coloured from the start
     prompts: SystemPrompts = field(default_factory=SystemPrompts.usual)
+    shell: bool = True  # !COMMAND runs one
+
+    def constrain(self, file: str) -> str:
+        """Has all answers follow the JSON schema of a file, "off": none; says so. Raises SettingError."""
+        others = {name: value for name, value in self.options.beside.items() if name != FORM}
+        if not file:
+            return "Answers follow a JSON schema." if FORM in self.options.beside else "No schema is set."
+        if file != "off":
+            path = Path(file.strip("'\"")).expanduser()
+            try:
+                schema = json.loads(read_text(path))
+            except (ValueError, RecursionError) as error:
+                raise SettingError(f"{path} is not JSON: {error}") from None
+            if not isinstance(schema, dict):
+                raise SettingError(f"{path} holds no JSON schema: one is an object in braces")
+            others[FORM] = {"type": "json_schema", "json_schema": {"name": "chat", "schema": schema}}
+        self.options = replace(self.options, beside=others)
+        return (
+            "Answers are free again."
+            if file == "off"
+            else f"Answers follow {file} from now on; /schema off ends that."
+        )
 
     def keep(self, conversation: Conversation) -> None:
         """Saves what is new in a conversation that is not empty."""
@@ -60,6 +87,8 @@ class AnswerStage(Protocol):
     def refresh_state(self) -> None: ...
 
     def engine_changed(self) -> None: ...
+
+    def announce_end(self) -> None: ...
 
     def run_worker(
         self, work: Coroutine[None, None, None], *, group: str, exclusive: bool

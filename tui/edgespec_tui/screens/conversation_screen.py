@@ -8,9 +8,11 @@ from dataclasses import replace
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Horizontal
+from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Static
+from textual.worker import Worker
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SessionError
@@ -27,6 +29,7 @@ from edgespec_tui.widgets.notice_line import SECONDS, Kind, NoticeBlock, NoticeL
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, PanelState, SpeculationPanel
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText, joined, question_of
+from edgespec_tui.widgets.shell_output import ShellOutput
 from edgespec_tui.widgets.transcript import Transcript
 from edgespec_tui.widgets.welcome import Welcome
 
@@ -35,6 +38,10 @@ REGAIN_EVERY_S = 2.0  # a chat that another window has is asked for
 COMPACT_BELOW = 100  # columns
 PANEL_FROM = 120  # columns, as "-wide" of the app has it
 REFUSED = (400, 401, 403, 404, 413, 422)  # the same request would be refused again
+
+
+class AnswerEnded(Message):
+    """A long answer has ended, and nobody looks."""
 
 
 class ConversationScreen(Screen[None]):
@@ -51,6 +58,7 @@ class ConversationScreen(Screen[None]):
         self.transcript, self.prompt = Transcript(), PromptInput()
         self.answers = AnswerQueue(self)
         self._begun = False
+        self.shell: Worker[None] | None = None  # a command of the user's that runs
 
     # -- what is on it
 
@@ -66,6 +74,7 @@ class ConversationScreen(Screen[None]):
                 with Column(id="writing"):
                     yield Static("", id="banner")
                     yield Static("", id="waiting")
+                    yield ShellOutput()
                     yield Static("", id="files")
                     yield FindBar()
                     yield NoticeLine()
@@ -280,6 +289,11 @@ class ConversationScreen(Screen[None]):
         """Puts a text on the clipboard."""
         self.app.copy_to_clipboard(text)
         self.tell(f"Copied {what}.")
+
+    def announce_end(self) -> None:
+        """Lets people who look at another window know that a long answer has ended."""
+        if not self.app.app_focus:
+            self.post_message(AnswerEnded())
 
     def tell_odds(self) -> None:
         """Shows for a while that guesses hardly pay, where the panel does not say why at once."""

@@ -20,6 +20,7 @@ from edgespec.system.named_file import regular_content
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.values import ANSWER, meant
 
+NOTIFICATIONS = ("bell", "osc9", "osc777", "off")
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
 MOST_TOLD = 8  # complaints about one file
@@ -42,6 +43,8 @@ class Settings:
     theme: str = ""  # "" is the app's own
     panel: bool = True  # shown from the start
     tint: bool = False
+    shell: bool = True  # !COMMAND runs one
+    notify: str = "bell"  # how a long answer's end is announced where the window has no focus
     # keys by the name of what they do, several with commas
     keys: Mapping[str, str] = field(default_factory=dict)
 
@@ -150,12 +153,17 @@ def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | 
         theme=_theme(screen, known),
         panel=screen.flag("panel", True),
         tint=screen.flag("tint", False),
+        shell=screen.flag("shell", True),
+        notify=screen.take(
+            "notify", lambda value: value in NOTIFICATIONS, f"one of {', '.join(NOTIFICATIONS)}"
+        )
+        or "bell",
         keys=_keys(tables.get("keys"), complaints, known),
     )
     chat.end(("system", "model", "max_tokens", "seed"))
     sampling.end(NUMBERS)
     speculation.end(("on", "drafter", "draft_length"))
-    screen.end(("theme", "panel", "tint"))
+    screen.end(("theme", "panel", "tint", "shell", "notify"))
     for name in tables.keys() - set(names):
         complaints.append((name, f"[{name}] is not known{meant(name, names)}"))
     return settings

@@ -23,7 +23,8 @@ from edgespec_tui.widgets.question import Insert, QuestionText, count_of, is_lar
 
 HISTORY = 500
 PASTES = 50  # that the history still shows as marks
-MARK = re.compile(r"\[pasted text \d+: [\d,]+ lines?\]")
+MARK = re.compile(r"\[(?:pasted text|output) \d+: [\d,]+ lines?\]")
+OUTPUT = "[output"  # how the mark of what a command wrote begins
 PLACEHOLDERS = (  # the longest that has room
     "Ask something. Enter sends, Ctrl+J starts a new line, / lists commands, @ adds a file.",
     "Ask something. Enter sends, / lists commands.",
@@ -120,19 +121,20 @@ class PromptInput(TextArea):
         """Returns a question as the input shows it: pasted text is a mark, typed text is not."""
         if isinstance(question, QuestionText):
             return "".join(
-                typed + (self._mark_of(question.text[one.start : one.end]) if one else "")
+                typed + (self._mark_of(question.text[one.start : one.end], one.mark) if one else "")
                 for typed, one in question.parts()
             )
         for mark, pasted in sorted(self._pasted.items(), key=lambda one: -len(one[1])):
             question = question.replace(pasted, mark)
         return self._mark_of(question) if is_large(question) else question
 
-    def _mark_of(self, pasted: str) -> str:
-        """Returns the mark for a text."""
+    def _mark_of(self, pasted: str, before: str = "") -> str:
+        """Returns the mark for a text. before: the mark that it had."""
         known = next((mark for mark, text in self._pasted.items() if text == pasted), None)
         if known is None:
             self._n_pasted += 1
-            known = f"[pasted text {self._n_pasted}: {count_of(pasted)}]"
+            what = "output" if before.startswith(OUTPUT) else "pasted text"
+            known = f"[{what} {self._n_pasted}: {count_of(pasted)}]"
             self._pasted[known] = pasted
             unused = [mark for mark in self._pasted if mark not in self.text]
             for mark in unused[:-PASTES]:  # the history shows it in full from now on

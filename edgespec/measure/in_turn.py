@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from edgespec.commands.bench.figures import Sample
-from edgespec.commands.bench.lines import Line, Unit
+from edgespec.measure.figures import Sample
+from edgespec.measure.lines import Line, Unit
 from edgespec.system.other_programs import Others
 
 Cancelled = Callable[[], bool]

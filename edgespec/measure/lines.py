@@ -10,8 +10,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from edgespec.commands.prompts import Prompt, by_kind
 from edgespec.errors import SettingError
+from edgespec.measure.prompts import Prompt, by_kind
 
 Mode = Literal["greedy", "sampled", "coupled"]
 MODES: tuple[Mode, ...] = get_args(Mode)

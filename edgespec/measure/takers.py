@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.commands.bench.figures import RoundRecord, Sample
-from edgespec.commands.bench.lines import Line, Unit
 from edgespec.core.request import Request
 from edgespec.core.stats import Tally
 from edgespec.core.values import DrafterName, Round
 from edgespec.engine.pair import Pair
 from edgespec.errors import EngineError
+from edgespec.measure.figures import RoundRecord, Sample
+from edgespec.measure.lines import Line, Unit
 from edgespec.sampling.sampler import Sampling
 
 Cancelled = Callable[[], bool]
