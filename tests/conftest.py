@@ -30,7 +30,7 @@ USERS_FOLDERS = {
 }
 SLOWEST_S = 3600  # for a test that is marked as slow
 MEMORY = Path("/dev/shm")  # of Linux: where folders are made and removed without a disk
-TESTS_A_LOOK = 500
+TESTS_A_LOOK = 1500
 KNOWN = "known"  # folder of the session's home: the caches with which each test's home begins
 
 os.environ["GGML_NO_BACKTRACE"] = "1"  # a fault of llama.cpp's is to end its process, not to start a debugger

@@ -313,7 +313,7 @@ def test_logits_are_those_of_a_fresh_reading_with_pictures(
 IN_COMPANY = ["mtp", "attention", "eagle", "m-rope", "sliding", "latent", "hybrid mtp", "hybrid"]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", IN_COMPANY)
 def test_pictures_beside_others_on_a_slow_machine(kind: str, tmp_path: Path, tally: Tally) -> None:
     """Parts of prompts join evaluations of others, where a picture may have no room."""

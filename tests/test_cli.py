@@ -210,6 +210,7 @@ def test_no_draft_and_drafter_none_are_plain_decoding(target: Path, draft: Path)
     assert "plain decoding: nothing was drafted" in run(target, "--no-draft", "hello")[1]
 
 
+@pytest.mark.slow
 def test_a_terminal_that_cannot_show_a_character_shows_another(target: Path) -> None:
     """A redirected stdout on Windows is cp1252; the answer ended in a UnicodeEncodeError."""
     answer = ["--no-draft", "-n", "120", *NO_END, "hello"]

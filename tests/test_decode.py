@@ -255,7 +255,7 @@ def loop_error(
     return fakes.distance(fakes.law(run), exact_law(target, prompt, end, max_tokens, p))
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(5)
 @RULES
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("s", [USUAL, pytest.param(PUNISHING, marks=pytest.mark.slow, id="punishing")])
@@ -322,7 +322,7 @@ def test_rows_that_are_thrown_away_leave_the_distribution_exact(
     assert sum(added) > 100
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @RULES
 @pytest.mark.parametrize("name", ["model", "all"])
 @pytest.mark.parametrize("least", [0.35, 0.5])

@@ -175,6 +175,7 @@ def test_after_40_tokens_of_quiet_it_is_as_fast_as_if_nothing_had_been(kind: str
         assert ratio > 0.95 - 2 * error and error < 0.08, (machine, ratio, error)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "machine", ["memory-bound", *(pytest.param(name, marks=pytest.mark.slow) for name in list(SHAPES)[1:])]

@@ -108,8 +108,9 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*")
 OTHERS = re.compile(r"\b(pip|pipx|uv|systemctl|journalctl)\b")
 # of other programs, named alone; and of ours, where CONTRIBUTING says that they are gone
 ALONE = {
-    "--only-binary", "--no-cache-dir", "--no-cache", "--map-tokens", "--map-refresh", "--cache-prompts",
-    "--spec-draft-sampling", "--picture", "--markdown", "--report", "--compare", "--peer",
+    "--only-binary", "--no-binary", "--extra-index-url", "--no-cache-dir", "--no-cache", "--map-tokens",
+    "--map-refresh", "--cache-prompts", "--spec-draft-sampling", "--picture", "--markdown", "--report",
+    "--compare", "--peer",
 }  # fmt: skip
 GONE = {"CONTRIBUTING.md": {"trim"}}
 MADE_FOR_READERS = {"a.py", "settings.toml", "serve.toml"}  # of an example, and of the reader's own machine

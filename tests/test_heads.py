@@ -145,7 +145,7 @@ def changed(request: Request, **changes: Any) -> Request:
     return replace(request, **changes)
 
 
-@pytest.mark.sample(11)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "request_, length",
     [
@@ -295,7 +295,7 @@ def answers(
     return list(found.values())
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("slots", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_slots_share_a_head_and_say_what_each_would_say_alone(files: Files, slots: int) -> None:
     texts = [prompt(seed, 10 + 9 * seed) for seed in range(6)]

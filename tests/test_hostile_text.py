@@ -61,6 +61,7 @@ async def test_every_screen_shows_hostile_text(tmp_path: Path, monkeypatch: pyte
     assert sum("\u241b]52;c" in page for page in pages) > 12
 
 
+@pytest.mark.slow
 @posix
 def test_no_byte_of_hostile_text_is_obeyed_by_a_terminal(tmp_path: Path) -> None:
     """An answer set the window's title, wrote the clipboard, cleared the screen; an OSC hid the rest."""

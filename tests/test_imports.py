@@ -46,6 +46,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
         "engine_status",
         "settings",
         "pairs",
+        "own_calls",
     },
     {"json_body", "presence", "worker_process", "media"},
     {"worker_requests"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,6 +18,9 @@ import tiny_medusa
 from fakes import fits
 from test_heads import FORMED, GREEDY, SEEDED, answers, prompt, run
 
+from edgespec.commands.verify.budget import Deadline, TokenizedPrompt
+from edgespec.commands.verify.samples import NARROW, telling_prompt
+from edgespec.commands.verify.texts import Way
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.verify import Independent
@@ -119,6 +123,14 @@ def test_heads_guess_from_the_row_that_they_were_fitted_to(files: Files, monkeyp
 
     monkeypatch.setattr(MedusaContext, "_reads", another_head)
     assert accepted(files) < right / 2
+
+
+def test_verify_finds_a_prompt_for_them(files: Files) -> None:
+    """It asked for a guess where they have none, and took the rows for those of damaged weights."""
+    with Pair(*files, QUIET) as pair:
+        prompts = [TokenizedPrompt("code", prompt(n)) for n in (1, 2)]
+        found = telling_prompt(pair, prompts, Way("model", 2), NARROW, Deadline(time.perf_counter))
+        assert found in prompts
 
 
 @pytest.mark.parametrize("slots", [1, 4])

@@ -178,6 +178,7 @@ def test_with_guesses_it_is_the_same_text(
             assert pair.media and pair.media.encoded == 2
 
 
+@pytest.mark.sample(1)
 def test_the_next_turn_reads_no_picture_again(files: tuple[Path, Path]) -> None:
     """It is neither encoded nor evaluated: in its slot, in another's, and after a stay in host memory."""
     with loaded(files, slots=2) as pair:
@@ -295,7 +296,7 @@ HEADS = (test_heads.mtp, test_heads.hybrid, test_heads.two_blocks)
 HEADS += (test_heads.eagle, test_heads.dflash, test_heads.assistant)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("write", HEADS, ids=lambda write: write.__name__)
 def test_heads_guess_behind_a_picture(
     write: Callable[[Path], tuple[Path, Path | None]], tmp_path: Path

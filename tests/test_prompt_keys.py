@@ -89,6 +89,7 @@ async def test_keys_without_a_pause_arrive_in_order() -> None:
             await check(it, without_long_pastes(script(rng, 30)))
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_undoing_lines_that_needed_a_scrollbar_fails_nothing() -> None:
     """Textual looks for the cursor before it has moved it from a line that is gone: a random key found it."""

@@ -513,6 +513,7 @@ def test_a_data_folder_that_cannot_be_written_is_noticed_before_the_download(
     assert local.served["Big-9B-Q4_K_M.gguf"] < bytes_of(local) / 2
 
 
+@pytest.mark.slow
 def test_resets_in_the_middle_do_not_end_a_download(local: LocalHub, hub: Hub, store: Store) -> None:
     """One TCP reset ended a pull, five times of five."""
     local.add("acme/Big-9B-GGUF", {"Big-9B-Q4_K_M.gguf": as_large_as(

@@ -483,6 +483,7 @@ class Blind(FakeEndpoint):
             yield event
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("counts", [True, False])
 @on_a_loop
 async def test_a_picture_of_an_earlier_question_blocks_no_model_that_reads_none(

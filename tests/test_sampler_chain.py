@@ -182,6 +182,7 @@ def test_what_would_repeat_loses_by_the_length_of_the_repetition(
     }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("breakers", [(), ("\n", ":", '"', "*"), ("def", " e", "ther")])
 def test_dry_is_llama_cpps_on_a_real_vocabulary(breakers: tuple[str, ...], tiny_target: Any) -> None:
     with Model(tiny_target, vocab_only=True) as model:

@@ -90,6 +90,7 @@ def without_zeros(p: Distribution) -> Distribution:
 # --- against the chain in plain words
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("n_vocab", "rows"),
     [(1, 40), (2, 150), (7, 700), (63, 250), (64, 150), (65, 250), (130, 250), (1000, 120)],
@@ -129,6 +130,7 @@ WIDE_SETTINGS = [
 ]
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("s", WIDE_SETTINGS, ids=range(len(WIDE_SETTINGS)))
 @pytest.mark.parametrize("spread", [1, 4])
 def test_a_vocabulary_of_20000_comes_out_as_the_plain_chain_says(s: Sampling, spread: float) -> None:

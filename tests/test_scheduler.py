@@ -820,6 +820,7 @@ def test_a_prompt_that_nobody_holds_goes_to_the_slot_used_longest_ago() -> None:
     assert told.started["x"].cached_tokens == 11, "text 2 took the place of text 1"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("length", [None, 3])
 @pytest.mark.parametrize("mode", ["greedy", "coupled"])
 def test_where_cells_run_out_the_youngest_waits_and_no_stream_fails(mode: str, length: int | None) -> None:

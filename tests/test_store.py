@@ -186,6 +186,7 @@ def changed(value: Any, path: tuple[str | int, ...], to: object) -> Any:
 WRONG = (None, True, 1e300, "words", [7], {"a": 1})
 
 
+@pytest.mark.slow
 def test_a_store_of_wrong_types_is_told_by_every_command(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -56,7 +56,7 @@ def renderer() -> Iterator[Renderer]:
     made._discard()
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", OVERRUNS)
 def test_what_overruns_is_ended_and_told(renderer: Renderer, what: str) -> None:
     """`'a' * 2000000000` took 4.1 GB and ended in a traceback of Jinja's; loops in loops did not end."""

@@ -59,6 +59,7 @@ def test_one_that_takes_too_long_is_refused_and_the_others_are_read_meanwhile(tr
     assert trials.lark(SMALL)
 
 
+@pytest.mark.slow
 @posix
 def test_a_child_that_was_killed_or_stopped_is_replaced() -> None:
     with Trials(patience_s=2.5) as trials:

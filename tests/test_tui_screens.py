@@ -222,6 +222,7 @@ async def test_a_code_block_shown_in_parts_is_copied_whole() -> None:
 # --- race
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is_the_same() -> None:
     endpoint = FakeEndpoint(answers=["some **words** to say " * 12], tok_per_s=90, plain_tok_per_s=45)

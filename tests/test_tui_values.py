@@ -354,6 +354,7 @@ def test_bytes_are_no_text(tmp_path: Path) -> None:
 # --- quiet moments
 
 
+@pytest.mark.slow
 def test_cycles_are_collected_only_where_no_key_came_for_a_while() -> None:
     now = [0.0]
     moments = QuietMoments(clock=lambda: now[0])

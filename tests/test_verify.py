@@ -43,6 +43,7 @@ def error(judge: fakes.Judge, p: fakes.Tree, q: fakes.Tree, k: int) -> float:
 # --- exactness, by enumeration
 
 
+@pytest.mark.sample(24)
 @RULES
 @pytest.mark.parametrize("shape", fakes.SHAPES)
 @pytest.mark.parametrize(

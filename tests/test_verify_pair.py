@@ -101,6 +101,7 @@ def fit(
 # ---- the whole of it --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_sound_pair_passes(pair: Pair) -> None:
     seen: list[str] = []
     report = run_checks(pair, QUICK, rng_seed=1, on_progress=lambda what, done, total: seen.append(what))
@@ -209,6 +210,7 @@ def test_a_wrong_rule_fails_the_whole_command(pair: Pair, monkeypatch: pytest.Mo
     assert "IT DEVIATES" in "\n".join(report.lines())
 
 
+@pytest.mark.slow
 def test_a_text_that_depends_on_the_draft_fails(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Coupled mode with the draft's choice in place of the target's."""
 

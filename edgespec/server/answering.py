@@ -36,6 +36,7 @@ from edgespec.server.generation import AnswerChoices
 from edgespec.server.json_body import n_characters
 from edgespec.server.media import fetched
 from edgespec.server.metrics import Metrics
+from edgespec.server.own_calls import OWNER, OwnCalls
 from edgespec.server.pairs import Pairs
 from edgespec.server.refusal import Refusal, invalid
 from edgespec.server.settings import RequestDefaults, ServerSettings
@@ -61,6 +62,7 @@ class Answering:
         self.engines, self.settings, self.pairs, self.embeddings = engines, settings, pairs, embeddings
         self._metrics = metrics
         self._random = random.Random()
+        self._calls = OwnCalls()
         self._scales: dict[WorkerLife, Scales] = {}  # where they were changed
         self._worker: WorkerLife | None = None
 
@@ -138,6 +140,10 @@ class Answering:
         if (size := n_characters(messages)) > (most := longest_text(about.n_ctx)):
             sentence = f"the messages have {size:,} characters, and {most:,} are read at once: shorten them"
             raise Refusal(400, sentence, param="messages", code="context_length_exceeded")
+        for message in messages:
+            for call in message.get("tool_calls") or ():
+                made = call["function"]
+                made["arguments"] = self._calls.as_generated(made["name"], made.get("arguments"))
         messages, changed = normalized(messages) if self.settings.normalize else (messages, ())
         if changed:
             _log.debug("%s: left out of the system prompt, or moved behind it", ", ".join(changed))
@@ -204,7 +210,8 @@ class Answering:
         changed = composed.normalized
         submits = [replace(submit, messages=starts, normalized=changed) for submit in submits]
         several = body.parallel_tool_calls is not False
-        turns = readers(composed, len(submits), apart=body.shows_thoughts_apart, several=several)
+        apart, note = body.shows_thoughts_apart, self._calls.note
+        turns = readers(composed, len(submits), apart=apart, several=several, note=note)
         return submits, turns, composed.text
 
     def wants_bos(self, text: str) -> bool:
@@ -242,10 +249,9 @@ class Answering:
     ) -> Response:
         """Answers a request. stream: how it is streamed. Raises Refusal if it cannot be started."""
         self._check_number(len(submits))
-        owner = getattr(request.state, "owner", "")
         generation = AnswerChoices(
             self.worker,
-            [self._owned(submit, owner) for submit in submits],
+            [self._owned(submit, OWNER.get()) for submit in submits],
             self._metrics,
             seconds=self.settings.request_s,
             progress=bool(body.stream and body.return_progress),

@@ -30,6 +30,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from edgespec.client.state_file import PROOF_PATH
 from edgespec.server.front_page import FILES
+from edgespec.server.own_calls import OWNER
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import PROGRAMS, ServerSettings
 
@@ -199,7 +200,7 @@ class _Key:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         key = self._opening(Headers(scope=scope)) if self._keys else b""
         if key is not None or scope["path"] in OPEN_PATHS:
-            scope.setdefault("state", {})["owner"] = sha256(key).hexdigest() if key else ""
+            OWNER.set(sha256(key).hexdigest() if key else "")
             await self._app(scope, receive, send)
             return
         sentence = "the API key is missing or wrong: send it as 'Authorization: Bearer KEY' or x-api-key"

@@ -1,7 +1,7 @@
 """Rounds of a generation -> the parts of an assistant's turn, for any dialect."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from edgespec.chat.conversation import Composed
@@ -20,6 +20,7 @@ class TurnReader:
     several: bool = True  # calls may be more than one
     forced: bool = False  # it is a call and nothing else: what looks otherwise is the beginning of one
     turn: AssembledTurn = field(default_factory=AssembledTurn)
+    note: Callable[[str, str], None] = lambda name, arguments: None  # is given each call
     reasoning_tokens: int = 0  # a round with other parts too counts by its characters
     _silent: int = 0  # tokens of rounds that have shown nothing yet
 
@@ -29,7 +30,10 @@ class TurnReader:
         if round_.finish:
             deltas += self.parser.finish()
         self._count(deltas, len(round_.tokens))
-        return self._kept(deltas)
+        kept = self._kept(deltas)
+        for call in self.turn.calls if round_.finish else ():
+            self.note(call.name, call.arguments)
+        return kept
 
     def _count(self, deltas: Sequence[Delta], n_tokens: int) -> None:
         """Counts the tokens of reasoning, including those held back."""
@@ -67,7 +71,14 @@ def call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
 
-def readers(composed: Composed, n: int, *, apart: bool = True, several: bool = True) -> list[TurnReader]:
-    """Returns a reader for each of n choices."""
+def readers(
+    composed: Composed,
+    n: int,
+    *,
+    apart: bool = True,
+    several: bool = True,
+    note: Callable[[str, str], None] = lambda name, arguments: None,
+) -> list[TurnReader]:
+    """Returns a reader for each of n choices. note: is given the name and arguments of each call."""
     forced = composed.family is FORCED
-    return [TurnReader(composed.parser(), apart, several, forced) for _ in range(n)]
+    return [TurnReader(composed.parser(), apart, several, forced, note=note) for _ in range(n)]

@@ -70,6 +70,7 @@ def gone(processes: Iterable[psutil.Process]) -> bool:
     return not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes)
 
 
+@pytest.mark.slow
 def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -> None:
     """The second is told whose it is, and, when it goes, that it went; then it may have its own."""
     assert engine.private and not engine.lent and engine.fault() is None
@@ -182,6 +183,7 @@ def test_starting_can_be_cancelled() -> None:
     until(lambda: gone(children() - before), 20)
 
 
+@pytest.mark.slow
 def test_a_server_that_fits_is_preferred_and_outlives_us(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tiny_draft: Path
 ) -> None:

@@ -118,6 +118,7 @@ def test_a_seed_gives_the_same_text_with_and_without_speculation(client: Client)
         assert said(question, seed=8)[0] != plain[0]
 
 
+@pytest.mark.slow
 def test_a_stopped_server_is_passed_over(client: Client, server: Served) -> None:
     """Looking for it costs seconds at most where it does not answer."""
     web = psutil.Process(server.process.pid)

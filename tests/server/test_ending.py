@@ -46,6 +46,7 @@ def family(server: Served) -> list[psutil.Process]:
     return psutil.Process(server.process.pid).children(recursive=True)
 
 
+@pytest.mark.slow
 def test_half_a_request_delays_no_end(tmp_path: Path) -> None:
     """The server waited 35 seconds for the rest, and as long for an answer that nobody reads."""
     with served(tmp_path) as server:
@@ -79,6 +80,7 @@ def test_told_twice_it_ends_streams_with_an_error(tmp_path: Path) -> None:
         assert "Traceback" not in server.said()
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_read_delays_no_forced_end() -> None:
     """Since Python 3.12, a server that closes waits for all connections."""
 

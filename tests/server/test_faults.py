@@ -115,6 +115,7 @@ def test_a_client_that_vanishes_from_the_queue_leaves_it(server: Served) -> None
     idle(server)
 
 
+@pytest.mark.slow
 def test_a_slow_reader_gets_everything_and_holds_up_nobody(server: Served) -> None:
     asked = endless(stream=True, max_tokens=200, edgespec={"events": True})
     slow = server.raw(post("/v1/completions", asked))
@@ -192,6 +193,7 @@ def test_what_is_not_there_is_said_in_the_same_shape(server: Served) -> None:
     assert wrong.status == 405 and "GET" in wrong.error["message"]
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_two_hundred_requests(server: Served) -> None:
     server.chat(max_tokens=1)
     web = psutil.Process(server.process.pid)
@@ -412,6 +414,7 @@ def test_a_client_that_vanishes_while_its_request_is_read_is_noticed(server: Ser
     assert server.chat(max_tokens=2).status == 200
 
 
+@pytest.mark.slow
 @posix
 def test_a_worker_that_does_not_answer_is_told_at_health(server: Served) -> None:
     worker = server.worker

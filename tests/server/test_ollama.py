@@ -205,6 +205,7 @@ def test_a_pull_tells_how_far_it_is_and_unloading_is_asked_for(tmp_path: Path) -
             assert client.chat(MODEL, HELLO, options=GREEDY).done, "it is loaded again"
 
 
+@pytest.mark.slow
 def test_where_programs_look_for_ollama_it_answers_unless_that_is_taken(tmp_path: Path) -> None:
     from edgespec.commands.serve.listening import OLLAMA
 

@@ -132,6 +132,7 @@ def test_the_file_is_read_again_when_asked_and_what_needs_a_restart_is_named(tmp
         assert temperature(server, "new") == 0.25
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no such sockets here")
 def test_systemd_hears_when_it_is_ready_that_it_lives_and_that_it_ends(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:

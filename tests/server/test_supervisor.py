@@ -408,6 +408,7 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
     assert told[0] == "its process cannot be started (Cannot allocate memory); it is being restarted"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="it is ended by a signal")
 def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it(
     loads: tuple[LoadRequest, LoadRequest], monkeypatch: pytest.MonkeyPatch
@@ -440,6 +441,7 @@ def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="processes are suspended by a signal")
 def test_a_server_that_was_stopped_does_not_take_its_worker_for_silent(
     loads: tuple[LoadRequest, LoadRequest],

@@ -225,10 +225,11 @@ def telling_prompt(
     """Returns the prompt after which a wrong rule would show best.
 
     The wrong rule is one that draws from p, not from the residual, after a rejection; its distance
-    from p is computed for the second token, after the likeliest first one. Without a draft, a few
-    samples decide. Looks at as many prompts as there is time for, but at one.
+    from p is computed for the second token, after the likeliest first one. Without a draft, or with Medusa
+    heads, which guess nothing there, a few samples decide. Looks at as many prompts as there is time for, but
+    at one.
     """
-    if "draft" not in pair.contexts:
+    if "draft" not in pair.contexts or pair.head and pair.head.kind == "medusa":
         return _copied(pair, prompts, way, sampling, watch)
     best, most, longest = prompts[0], -1.0, 0.0
     sampler, guessing = Sampler(sampling, pair.target.n_vocab), pair.draft_sampler(sampling)
