@@ -99,7 +99,8 @@ def cost(
     sizes: dict[int, int] = {}
     for matrix in matrices:
         sizes[matrix.type] = sizes.get(matrix.type, 0) + matrix.size
-    usual, main_memory = FORMATS[max(sizes, key=sizes.__getitem__)], replace(cards, n_gpu_layers=0, rpc=())
+    usual = FORMATS[max(sizes, key=sizes.__getitem__)]
+    main_memory = replace(cards, n_gpu_layers=0, rpc=(), tensor_split=())
     dtype = next(name for name, least in LEAST.items() if usual.size >= least * usual.weights)
     rates = [bandwidth(dtype, main_memory if here(matrix.name) else cards) for matrix in matrices]
     read = list(zip(matrices, rates, strict=True))
