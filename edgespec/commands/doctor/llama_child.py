@@ -3,14 +3,10 @@
 Prints one JSON object. llama.cpp may abort it at any time; the doctor then says so.
 """
 
-import time
 from dataclasses import asdict
 from typing import Any
 
 from edgespec.system.json_child import answer_questions
-
-SEVERAL = 6  # prompts
-LEAST_TOKENS = 16  # of an answer
 
 
 def build() -> dict[str, Any]:
@@ -22,72 +18,16 @@ def build() -> dict[str, Any]:
     return {"devices": found, "features": cpu_features(), "rpc": has_rpc()}
 
 
-def measure(asked: dict[str, Any]) -> dict[str, Any]:
-    """Runs a pair with speculation and without, in turn; returns speeds, costs and acceptance."""
-    import numpy as np
-    from pydantic import TypeAdapter
-
-    from edgespec.engine.pair import Pair
-    from edgespec.measure import figures
-    from edgespec.measure.in_turn import measure as take_all
-    from edgespec.measure.lines import OURS, PLAIN, lines_for, units_for
-    from edgespec.measure.prompts import built_in, fitting
-    from edgespec.measure.takers import Asked, PairTaker
-    from edgespec.pairs.settings import PairSettings
-    from edgespec.sampling.sampler import sampling_for
-
-    settings = TypeAdapter(PairSettings).validate_python(asked["settings"])  # JSON has no tuples
-    began = time.perf_counter()
-    with Pair(asked["target"], asked["draft"], settings) as pair:
-        costs = pair.costs()
-        loaded = time.perf_counter() - began
-        sampling = sampling_for(pair.target.metadata)
-        mode = "sampled" if sampling.temperature > 0 else "greedy"
-        n_tokens = _tokens(asked, costs.target.seconds(1))
-        prompts = [prompt for prompt in built_in() if pair.n_ctx > 2 * asked["tokens"]]
-        prompts, tokens = fitting(pair, prompts, asked["tokens"])
-        lines = lines_for((mode,), sweep=False)  # type: ignore[arg-type]
-        units = units_for(prompts, lines, repeats=1, rng=np.random.default_rng(1))
-        taker = PairTaker(pair, Asked(sampling, n_tokens, 1), tokens, lambda: False)
-        if units:
-            taker.warm_up(units[0])
-        measured = take_all(units, taker, budget_s=asked["seconds"])
-        found = {name: figures.summary(measured.samples, mode, name, PLAIN) for name in (PLAIN, OURS)}
-        ours = found[OURS]
-        return {
-            "load_s": loaded,
-            "n_ctx": pair.n_ctx,
-            "mode": mode,
-            "plain_tok_per_s": found[PLAIN].tok_per_s,
-            "tok_per_s": ours.tok_per_s,
-            "speedup": asdict(ours.speedup) if ours.speedup else None,
-            "drafted": ours.drafted,
-            "accepted": ours.accepted,
-            "acceptance_rate": ours.acceptance_rate,
-            "sources": ours.sources,
-            "prompts": measured.finished,
-            "others": sum(measured.others) / len(measured.others) if measured.others else 0.0,
-            "target_s": {str(n): costs.target.seconds(n) for n in (1, 2, 4, 8, 16)},
-            "flash_attention": {
-                name: context.settings.flash_attention for name, context in pair.contexts.items()
-            },
-            "draft_s": costs.draft.seconds(1) if "draft" in pair.contexts else None,
-            "recurrent": any(m.has_recurrent_state for m in (pair.target, pair.draft) if m),
-        }
-
-
-def _tokens(asked: dict[str, Any], token_s: float) -> int:
-    """Returns how long answers should be: short on a slow machine, since several say more than one."""
-    most, within = int(asked["tokens"]), int(asked["seconds"] / (2 * SEVERAL * token_s))
-    return max(min(LEAST_TOKENS, most), min(most, within))
-
-
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """Answers one question, or says why not."""
     from edgespec.errors import EdgeSpecError
 
     try:
-        return build() if asked["what"] == "build" else measure(asked)
+        if asked["what"] == "build":
+            return build()
+        from edgespec.measure.short_run import measured
+
+        return measured(asked)
     except EdgeSpecError as error:
         return {"error": str(error)}
     except (ImportError, OSError, RuntimeError) as error:  # of loading the library itself

@@ -12,7 +12,7 @@ from edgespec.commands.table import table
 from edgespec_models.fit.fit import Fit, gib
 
 WIDTH = 100  # of lines, if the terminal is no narrower
-OFF_BY = 0.3  # how far plans were from measured speeds (docs/plan.md)
+OFF_BY = 0.18  # how far plans were from measured speeds, on average (docs/plan.md)
 TITLES = ("pair", "memory", "plain", "expected", "gain", "guesses", "if they are accepted")
 
 
@@ -35,7 +35,8 @@ def lines(found: Sequence[Planned], busy: str) -> list[str]:
     notes = [f"{planned.name}: {planned.trouble}" for planned in found if planned.trouble]
     if rows:
         notes.append(
-            f"Estimates for the beginning of a text, up to {OFF_BY:.0%} off. Long contexts are slower."
+            f"Estimates for the beginning of a text, off by {OFF_BY:.0%} on average in a comparison with "
+            "pairs in use, and by more where other programs run. Long contexts are slower."
         )
     if any(planned.assumed for planned in found if planned.plan and planned.plan.speeds):
         notes.append(
