@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from served import served
 from tiny_gguf import CONTROL, write_hybrid, write_llama, write_recurrent, write_sliding
 
 from edgespec.core.media import cells
@@ -166,6 +167,29 @@ def test_without_host_memory_there_are_none(pair: Pair) -> None:
 def test_attention_alone_needs_none(tmp_path: Path) -> None:
     with Pair(write_llama(tmp_path / "t.gguf"), None, SETTINGS) as pair:
         assert pair.contexts["target"].checkpoints is None
+
+
+def test_a_hybrid_model_is_served_with_checkpoints(tmp_path: Path) -> None:
+    """From a conversation to the places where its prompt is cut, through the worker."""
+    system = {"role": "system", "content": 80 * "abc def ghi "}
+    turns = [{"role": role, "content": 20 * f"{word} "} for role, word in (("user", "one"), ("user", "two"))]
+    flags = (
+        "--slots",
+        "1",
+        "--ctx",
+        "4096",
+        "--no-draft",
+        "--target",
+        str(write_hybrid(tmp_path / "t.gguf")),
+    )
+    with served(tmp_path, *flags) as server:
+        found = []
+        for turn in turns:
+            body = {"messages": [system, turn], "max_tokens": 2, "temperature": 0}
+            found.append(server.ask("/v1/chat/completions", body).json)
+    first, second = (one["timings"] for one in found)
+    assert first["cache_n"] == 0 and second["cached_from"] == {"checkpoint": second["cache_n"]}
+    assert second["prompt_n"] < 120 and second["cache_n"] > 400
 
 
 # ---- the places ------------------------------------------------------------------------------------------

@@ -4,11 +4,8 @@ Plain and speculative requests are counted separately (`mode`), so that a canary
 rate(edgespec_decode_seconds_total) over rate(edgespec_decode_tokens_total), plain against speculative.
 """
 
-import time
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -24,7 +21,6 @@ EACH = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5)
 
 ANSWERS = frozenset({"ready", "unloaded"})  # states of the engine; the next request loads what was unloaded
 ENOUGH = 50  # tokens of plain decoding after which its speed counts as known
-LAST = 10  # prompts evaluated again that are remembered
 KEPT = 0.8  # weight of older tokens after that many new ones
 
 
@@ -75,7 +71,6 @@ class Metrics:
         self._reused = counter("edgespec_prompt_tokens_reused", "the same, by where they were", ["origin"])
         why = "prompt tokens evaluated again, by who can change it"
         self._again = counter("edgespec_prompt_tokens_again", why, ["cause"])
-        self.broken: deque[dict[str, Any]] = deque(maxlen=LAST)
         self._predicted = counter("llamacpp:tokens_predicted", "tokens generated")
         self._prompt_s = counter("llamacpp:prompt_seconds", "time for prompts")
         self._predicted_s = counter("llamacpp:tokens_predicted_seconds", "time for tokens after the first")
@@ -123,8 +118,6 @@ class Metrics:
         self._reused.labels(choice.origin).inc(choice.cached_tokens)
         if why := choice.broken:
             self._again.labels(why.cause).inc(why.again)
-            told = {"at": int(time.time()), "prompt_tokens": choice.prompt_tokens, "again": why.again}
-            self.broken.append({**told, "message": why.message, "cause": why.cause})
         self._longest = max(self._longest, choice.prompt_tokens + choice.n_tokens)
         if choice.n_tokens:
             self._first.observe(choice.first - choice.started)
