@@ -255,7 +255,7 @@ def loop_error(
     return fakes.distance(fakes.law(run), exact_law(target, prompt, end, max_tokens, p))
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @RULES
 @pytest.mark.parametrize("name", DRAFTERS)
 @pytest.mark.parametrize("s", [USUAL, pytest.param(PUNISHING, marks=pytest.mark.slow, id="punishing")])

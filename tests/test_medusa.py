@@ -95,6 +95,7 @@ def third_token_fits(files: Files, n: int = 400) -> bool:
     return fits(counts, expected)
 
 
+@pytest.mark.slow
 def test_drawn_text_has_the_distribution_of_the_target(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     """One false alarm in a million; guesses that were not drawn from what they are said to be are seen."""
     assert third_token_fits(files)

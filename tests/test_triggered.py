@@ -67,7 +67,7 @@ def test_guesses_end_where_a_call_would_break() -> None:
 def test_it_is_synced_to_any_text() -> None:
     """Rejected guesses are taken back, over the borders of calls."""
     rng, masks = np.random.default_rng(0), masks_of(Triggers(("<call>",), thoughts=THOUGHTS))
-    for _ in range(300):
+    for _ in range(80):
         text = [int(i) for i in rng.integers(0, END, rng.integers(0, 12))]
         while masks_of(Triggers(("<call>",), thoughts=THOUGHTS)).fitting([], text) < len(text):
             text.pop()
