@@ -100,7 +100,7 @@ class ShellOutput(Static):
             return
         self._drawn, self.display = now, True
         lines = ran.output.text().rstrip().splitlines()[-ROWS:]
-        head = Content.assemble((f"$ {ran.command}", "bold"), "   Esc stops it")
+        head = Content.assemble("Esc stops it   ", (f"$ {ran.command}", "bold"))
         self.update(Content("\n").join([head, *map(Content, lines)]))
 
 
