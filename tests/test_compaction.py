@@ -58,6 +58,20 @@ async def test_a_summary_that_fails_changes_nothing() -> None:
 
 
 @on_a_loop
+async def test_esc_stops_a_summary() -> None:
+    endpoint = FakeEndpoint(answers=["A", "A", "A", "word " * 200])
+    async with driven(ChatApp(endpoint)) as it:
+        for n in range(3):
+            await it.ask(f"q{n}")
+        whole, endpoint.tok_per_s = it.chat.conversation, 2
+        await it.say("/compact")
+        await it.until(lambda: "Summarising the oldest turns" in it.text())
+        await it.pilot.press("escape")
+        await it.until(lambda: it.chat.aside is not None and it.chat.aside.is_finished)
+        assert it.chat.conversation is whole and "Summarising" not in it.text() and endpoint.cancelled
+
+
+@on_a_loop
 async def test_answers_follow_the_schema_of_a_file(tmp_path: Path) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     (tmp_path / "s.json").write_text(json.dumps(schema))

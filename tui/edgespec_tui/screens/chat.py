@@ -103,7 +103,7 @@ class ChatScreen(ConversationScreen):
         elif command.name == "/export":
             self.tell(f"Written to {export(self.conversation, rest, folder=Path())}.")
         elif command.name == "/compact":
-            self.run_worker(self._compact(), group="compact", exclusive=True)
+            self.compact()
         elif command.name == "/schema":
             self.tell(self.context.constrain(rest))
             self.refresh_state()
@@ -117,10 +117,13 @@ class ChatScreen(ConversationScreen):
 
     def run_shell(self, command: str) -> None:
         """Runs a command of the user's own; its output goes into the input. Raises SettingError."""
-        if self.shell is not None and self.shell.is_running:
-            raise SettingError("a command is still running: Esc stops it")
-        self.shell = self.run_worker(self._run_shell(command), group="shell", exit_on_error=False)
+        self._check_aside()
+        self.aside = self.run_worker(self._run_shell(command), group="aside", exit_on_error=False)
         self.refresh_bindings()
+
+    def _check_aside(self) -> None:
+        if self.aside is not None and self.aside.is_running:
+            raise SettingError("a command or a summary is still running: Esc stops it")
 
     async def _run_shell(self, command: str) -> None:
         try:
@@ -132,16 +135,21 @@ class ChatScreen(ConversationScreen):
         self.prompt.put_before(ran.question())
         self.prompt.focus()
 
-    async def _compact(self) -> None:
-        """Continues from a summary of the oldest turns."""
+    def compact(self) -> None:
+        """Continues from a summary of the oldest turns. Raises SettingError."""
+        engine = self.context.engine
+        self._check_aside()
+        if engine.info is None or engine.state != "ready":
+            raise SettingError("there is no engine to write a summary: F9 starts it, if it has ended")
+        if self.is_free_to("compact this chat"):
+            self.aside = self.run_worker(self._compact(engine.info.n_ctx), group="aside", exit_on_error=False)
+            self.refresh_bindings()
+
+    async def _compact(self, n_ctx: int | None) -> None:
         engine, talk = self.context.engine, self.conversation
+        self.show_banner("Summarising the oldest turns. Esc stops it.")
         try:
-            if not self.is_free_to("compact this chat"):
-                return
-            if engine.info is None or engine.state != "ready":
-                raise SettingError("there is no engine yet: wait until the model is loaded")
-            self.show_banner("Summarising the oldest turns. Esc stops it.")
-            new = await compacted(engine.endpoint, talk, self.context.options, engine.info.n_ctx)
+            new = await compacted(engine.endpoint, talk, self.context.options, n_ctx)
             if talk is self.conversation:
                 await self.open(new)
                 self.context.keep(new)
@@ -241,7 +249,7 @@ class ChatScreen(ConversationScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hides what would do nothing from the footer."""
         if action == "stop":
-            busy = self.answering or self.shell is not None and self.shell.is_running
+            busy = self.answering or self.aside is not None and self.aside.is_running
             return busy or self.answers.editing is not None or self.app.focused is not self.prompt
         if action == "again":
             return bool(self.conversation.turns) or None
@@ -249,8 +257,8 @@ class ChatScreen(ConversationScreen):
 
     async def action_stop(self) -> None:
         """Stops the answer; leaves an edit; or goes back to the input."""
-        if self.shell is not None and self.shell.is_running:
-            self.shell.cancel()
+        if self.aside is not None and self.aside.is_running:
+            self.aside.cancel()
         elif self.answering:
             await self.answers.stop()
         elif self.answers.editing is not None:

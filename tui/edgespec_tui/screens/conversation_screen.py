@@ -58,7 +58,7 @@ class ConversationScreen(Screen[None]):
         self.transcript, self.prompt = Transcript(), PromptInput()
         self.answers = AnswerQueue(self)
         self._begun = False
-        self.shell: Worker[None] | None = None  # a command of the user's that runs
+        self.aside: Worker[None] | None = None  # a command of the user's, or a summary, that runs
 
     # -- what is on it
 
