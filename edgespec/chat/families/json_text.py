@@ -44,6 +44,15 @@ def as_json(value: object) -> str:
     return json.dumps(checked(value), ensure_ascii=False)
 
 
+def is_json(text: str) -> bool:
+    """Returns whether a text is JSON, also if its numbers are larger than Python's, or it nests deep."""
+    try:
+        json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def as_object(arguments: str) -> dict[str, Any]:
     """Returns arguments as an object; malformed text of a model is kept under a name."""
     try:

@@ -2,10 +2,9 @@
 which are numbers.
 """
 
-import re
 from dataclasses import dataclass
 
-from edgespec.chat.families.argument_schema import NUMBERS, TYPES, ArgumentSchema
+from edgespec.chat.families.argument_schema import TYPES, ArgumentSchema
 from edgespec.chat.families.call_form import (
     NoForm,
     Rules,
@@ -17,11 +16,10 @@ from edgespec.chat.families.call_form import (
     ways_of,
 )
 from edgespec.chat.families.calls import Calls
-from edgespec.chat.families.json_text import DEEPEST, as_json, value_of
+from edgespec.chat.families.json_text import DEEPEST, as_json, is_json, value_of
 from edgespec.chat.families.python_values import python_value
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
-NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 GAP = r"/\n?/"  # a line end, or none
 PYTHONS = {"True": True, "False": False, "None": None}
 NOTHING = ("null", "None")
@@ -136,11 +134,21 @@ class TaggedCall:
         text, end = yield from reader.text_until(ends)
         if end is None:
             return False
-        if schema.kinds() <= NUMBERS | {"null"} and NUMBER.fullmatch(text.strip()):
-            yield calls.arguments(text.strip())  # as it was written, however long or large it is
-        else:
-            yield calls.arguments(as_json(_by_looks(text) if said else typed(text, schema)))
+        yield calls.arguments(_json_of(text, schema, by_looks=bool(said)))
         return True
+
+
+def _json_of(text: str, schema: ArgumentSchema, *, by_looks: bool) -> str:
+    """Returns an argument's text as JSON; a number larger than Python's as it was written."""
+    if "string" not in schema.kinds() and is_json(text):
+        try:
+            return as_json(value_of(text))
+        except ValueError:
+            return text.strip()
+    try:
+        return as_json(_by_looks(text) if by_looks else typed(text, schema))
+    except ValueError:
+        return as_json(text)
 
 
 def _is_text(schema: ArgumentSchema) -> bool:
