@@ -20,7 +20,7 @@ AGENT = """
 import json, os, sys, urllib.request
 root = os.environ["OPENAI_HOST"]
 asked = [{"role": "user", "content": "Hello"}]
-body = {"model": os.environ["GOOSE_MODEL"], "max_tokens": 12, "messages": asked}
+body = {"model": os.environ["GOOSE_MODEL"], "max_tokens": 12, "ignore_eos": True, "messages": asked}
 asked = urllib.request.Request(root + "/" + os.environ["OPENAI_BASE_PATH"], json.dumps(body).encode(),
     {"Authorization": "Bearer " + os.environ["OPENAI_API_KEY"]})
 answer = json.load(urllib.request.urlopen(asked))

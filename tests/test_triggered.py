@@ -96,3 +96,13 @@ def test_a_call_without_a_tag_is_one_only_at_the_beginning() -> None:
 def test_nothing_is_masked_in_what_is_free(text: str) -> None:
     masks = masks_of(Triggers(("<think>",)), 'start: "<think>" "a"')
     assert allowed(masks, text) is None
+
+
+def test_a_grammar_that_fails_twice_leaves_calls_free() -> None:
+    """A client's tools are answered all the same."""
+    masks = masks_of(Triggers(("<call>",)))
+    matcher = masks._matcher
+    matcher.begin_anew()
+    assert matcher.takes(ids("<call>")[0]) and not matcher.takes(ids("b")[0])
+    matcher.begin_anew()
+    assert all(matcher.takes(token) for token in ids("<call> b x<call>b")) and matcher.mask() is None

@@ -39,9 +39,9 @@ USUAL = {
 
 def engine_flags(arguments: argparse.Namespace) -> tuple[str, ...]:
     """Returns the flags for a new engine to load its pair."""
-    told, flags = vars(arguments), list[str]()
-    for name in (*LOADING, *(name for name in told if name.startswith(("rope_", "yarn_")))):
-        flag, value = "--" + name.replace("_", "-"), told.get(name)
+    values, flags = vars(arguments), list[str]()
+    for name in (*LOADING, *(name for name in values if name.startswith(("rope_", "yarn_")))):
+        flag, value = "--" + name.replace("_", "-"), values.get(name)
         if value is True:
             flags.append(flag)
         elif isinstance(value, list | tuple):

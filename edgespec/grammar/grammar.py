@@ -24,7 +24,7 @@ class Triggers:
     """Where a grammar begins to govern a text that is free otherwise: at a tag, with which it begins."""
 
     tags: tuple[str, ...] = ()
-    first: tuple[str, ...] = ()  # tags only where the text begins; "" is there at once
+    first: tuple[str, ...] = ()  # tags only where the text begins
     thoughts: tuple[tuple[str, str], ...] = ()  # what opens and closes reasoning, in which no tag counts
     opened: bool = False  # the text begins within the reasoning
 

@@ -98,7 +98,10 @@ class Matchers:
 
         def begun_with(text: bytes) -> LLGuidance | None:
             if text not in begun:
-                begun[text] = whole.begun_with(tokens.greedy_tokenize(text.decode("utf-8", "replace")))
+                try:
+                    begun[text] = whole.begun_with(tokens.greedy_tokenize(text.decode()))
+                except UnicodeDecodeError:  # behind the tag, a token has a part of a character
+                    begun[text] = None
             return None if (found := begun[text]) is None else found.copy()
 
         def again() -> None:

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import CONTROL, Triggers
 from edgespec.sampling.masks import Matcher
 
@@ -85,10 +86,7 @@ class Triggered:
 
     def _reset(self) -> None:
         self._calls: list[CallMatcher] = []
-        first = _State(until=tuple(self._thoughts.values()) if self._opened else ())
-        if b"" in self._first and not self._opened:
-            first = self._begin(first, b"") or first
-        self._states = [first]
+        self._states = [_State(until=tuple(self._thoughts.values()) if self._opened else ())]
 
     @property
     def broken(self) -> bool:
@@ -96,13 +94,16 @@ class Triggered:
 
     def begin_anew(self) -> None:
         self._failures += 1
-        self._again()
+        try:
+            if self._failures > 1:
+                raise GrammarError("it was too complex twice")
+            self._again()
+        except GrammarError:  # better a call that is not checked than none
+            self._tags = self._first = ()
         self._reset()
 
     def mask(self) -> NDArray[np.uint32] | None:
         state = self._states[-1]
-        if self._failures > 1:  # the grammar is too complex: better a call that is not checked than none
-            return None
         if state.inside:
             return self._calls[-1].mask()
         forbidden = [
@@ -129,7 +130,7 @@ class Triggered:
 
     def takes(self, token: int) -> bool:
         state = self._states[-1]
-        if state.inside and self._failures < 2:
+        if state.inside:
             call = self._calls[-1]
             if not call.takes(token):
                 return False
@@ -156,12 +157,12 @@ class Triggered:
             if opening is not None:
                 rest = bare[len(opening.lstrip()) :]
                 return self._read(replace(state, tail=b"", until=(self._thoughts[opening],)), rest)
-            if any(first and bare.startswith(first) for first in self._first):
+            if any(bare.startswith(first) for first in self._first):
                 return self._begin(state, bare)
             if any(one.lstrip().startswith(bare) for one in (*self._thoughts, *self._first)):
                 return replace(state, tail=bare)  # it may become one
         places = [(text.find(tag), tag) for tag in self._tags if tag in text]
-        if places and self._failures < 2:
+        if places:
             return self._begin(state, text[min(places)[0] :])
         return replace(state, tail=self._tail(text), begun=True)
 
