@@ -135,10 +135,15 @@ def _dropped(name: str) -> Path | None:
     return path if right else None
 
 
+def fence_for(text: str) -> str:
+    """Returns a fence that is longer than any in a text."""
+    longest = max((len(run) for run in text.split("\n") if set(run.strip()) == {"`"}), default=2)
+    return "`" * max(3, longest + 1)
+
+
 def fenced(path: Path, text: str) -> str:
     """Returns a file as it appears in a question: its name, and its text between fences."""
-    longest = max((len(run) for run in text.split("\n") if set(run.strip()) == {"`"}), default=2)
-    fence = "`" * max(3, longest + 1)
+    fence = fence_for(text)
     return f"{path.name}:\n{fence}{path.suffix[1:]}\n{text.rstrip()}\n{fence}\n"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from textual.widgets import Static
 
 from edgespec_tui.terminal.shown_text import Content
+from edgespec_tui.widgets.attached_files import fence_for
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 
 ROWS = 6  # of its end that are shown while it runs
@@ -53,8 +54,7 @@ class Ran:
     def question(self) -> QuestionText:
         """Returns it as a part of a question, folded."""
         text = self.output.text().rstrip()
-        longest = max((len(run) for run in text.split("\n") if set(run.strip()) == {"`"}), default=2)
-        fence = "`" * max(3, longest + 1)
+        fence = fence_for(text)
         ended = "stopped" if self.code is None else f"exit code {self.code}"
         block = f"$ {self.command}\n{fence}\n{text}\n{fence}\n({ended})"
         return QuestionText(f"{block}\n", (Insert(0, len(block), f"[output: {count_of(text)}]"),))
