@@ -63,7 +63,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"model_routes", "own_routes"},
     {"app"},
 )
-TUI = ("", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
+TUI = ("", "hang_up", "terminal", "endpoint", "tools", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("guarded_app", "palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub")
 LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
@@ -97,6 +97,7 @@ TUI_MAY_SEE = {
     "edgespec.pairs.store",
     "edgespec.sampling.settings",
     "edgespec.system.config",
+    "edgespec.system.end_process",
     "edgespec.system.named_file",
     "edgespec.memory.recommended",
     "edgespec.system.odd_text",
@@ -266,7 +267,7 @@ def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
         "engine.request_reader",
         "engine.active_streams",
     }
-    of_app = {"guarded_app", "endpoint.attached", "widgets.thumbnail"}
+    of_app = {"guarded_app", "endpoint.attached", "tools.connection", "widgets.thumbnail"}
     assert broad == {*ours, *of_app, "chat.families.reader"}
 
 
