@@ -96,6 +96,7 @@ TUI_MAY_SEE = {
     "edgespec.pairs.planned",
     "edgespec.pairs.store",
     "edgespec.sampling.settings",
+    "edgespec.__version__",
     "edgespec.system.config",
     "edgespec.system.end_process",
     "edgespec.system.named_file",
@@ -364,6 +365,12 @@ def test_the_command_line_is_parsed_without_llama_cpp() -> None:
 def test_the_chat_begins_without_textual() -> None:
     """Wrong flags are told, and an engine begins to load, before the app is imported."""
     assert not {"textual", "rich", "numpy"} & loaded("edgespec_tui.launch")
+
+
+def test_the_app_loads_what_speaks_to_servers_of_tools_when_one_is_needed() -> None:
+    """Without a configured server, start and memory are as before: `mcp` takes a second and 40 MB."""
+    app = loaded("edgespec_tui.app", "edgespec_tui.plain.command")
+    assert "edgespec_tui.tools.toolbox" in app and not {"mcp", "mcp_types"} & app
 
 
 def in_rooms(*rooms: str) -> list[str]:
