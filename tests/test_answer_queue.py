@@ -445,6 +445,7 @@ async def test_a_chat_that_another_window_has_is_not_changed_by_a_command() -> N
         assert it.chat.conversation.title != "other" and not it.chat.conversation.system
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_two_steps_through_versions_type_nothing() -> None:
     """The second bracket went into the input."""
@@ -509,6 +510,7 @@ async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(
         assert pulled == [best.name]
 
 
+@pytest.mark.sample(2)
 @on_a_loop
 @pytest.mark.parametrize("way", ["new", "older", "branch", "models", "demo"])
 async def test_no_key_ends_an_answer_that_is_being_written(
