@@ -424,6 +424,29 @@ async def test_a_question_is_saved_before_its_files_are_read_and_its_pictures_de
 
 
 @on_a_loop
+async def test_esc_stops_the_reading_of_files_and_the_question_is_in_the_input_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a disk that does not answer, Esc did nothing."""
+    reads = threading.Event()
+
+    def slowly(question: QuestionText) -> object:
+        reads.wait(10)
+        return with_files(question)
+
+    monkeypatch.setattr(answer_queue, "with_files", slowly)
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        it.chat.prompt.post_message(PromptInput.Sent(QuestionText("see @/net/a.txt")))
+        await it.until(lambda: it.chat.answers.files is not None)
+        await it.pilot.press("escape")
+        await it.told("stopped before its files were read")
+        assert it.chat.prompt.text == "see @/net/a.txt" and it.texts() == []
+        reads.set()
+        await it.ask("two")
+        assert it.texts()[-1] == "An answer."
+
+
+@on_a_loop
 async def test_the_line_below_a_finished_answer_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was replaced by "nothing from the engine for 12 s" while pictures or the next question waited."""
     async with driven(ChatApp(FakeEndpoint())) as it:
