@@ -257,8 +257,8 @@ class ChatScreen(ConversationScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hides what would do nothing from the footer."""
         if action == "stop":
-            busy = self.answering or self.aside is not None and self.aside.is_running
-            return busy or self.answers.files is not None or self.answers.editing is not None or self.app.focused is not self.prompt
+            busy = self.answering or self.answers.files or self.aside is not None and self.aside.is_running
+            return bool(busy) or self.answers.editing is not None or self.app.focused is not self.prompt
         if action == "again":
             return bool(self.conversation.turns) or None
         return action not in ABOUT_SPECULATION or not self.context.engine.is_foreign
