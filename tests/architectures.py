@@ -122,8 +122,8 @@ def planned(target: Path, draft: Path | None, settings: PairSettings) -> float:
 
     class Here(MemoryOracle):
         def need(self, question: Question) -> Need:
-            said = answer(question, models)
-            return Need({name: Parts(**parts) for name, parts in said["devices"].items()}, said["n_layers"])
+            reply = answer(question, models)
+            return Need({name: Parts(**parts) for name, parts in reply["devices"].items()}, reply["n_layers"])
 
     files = {"target": target, "draft": draft}
     ask = _asks(Here(), {name: headers_of(path) for name, path in files.items() if path}, files, settings)

@@ -132,8 +132,8 @@ class FakeEndpoint:
 
 
 def _one_by_one(rounds: Iterable[StreamedRound]) -> Iterable[StreamedRound]:
-    for told in rounds:
-        for token, span in zip(told.round.tokens, told.spans, strict=True):
+    for generated in rounds:
+        for token, span in zip(generated.round.tokens, generated.spans, strict=True):
             yield round_of(Span(span.text, "target"), first=token)
 
 

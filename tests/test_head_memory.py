@@ -69,7 +69,7 @@ def made(target: Path, path: Path, settings: ContextSettings) -> dict[str, float
 
 
 @pytest.mark.parametrize("write", [eagle, dflash, sidecar, assistant])
-def test_what_is_said_of_a_head_is_what_is_allocated(
+def test_what_is_computed_for_a_head_is_what_is_allocated(
     tmp_path: Path, oracle: MemoryOracle, write: Callable[[Path], Files]
 ) -> None:
     target, head = write(tmp_path)

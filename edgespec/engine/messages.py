@@ -126,7 +126,7 @@ class SlotDone:
 
 @dataclass(frozen=True, slots=True)
 class LargeBodies:
-    """Says how many large bodies are being read beside the engine."""
+    """Says how many large bodies are being read next to the engine."""
 
     n: int
 

@@ -108,7 +108,7 @@ class Pair(StreamMaker):
 
     @property
     def draft_name(self) -> str | None:
-        """What guesses beside the text itself: the draft's name, or the head in the target's file."""
+        """What guesses besides the text itself: the draft's name, or the head in the target's file."""
         return self.draft.path.stem if self.draft else self.head.name if self.head else None
 
     @property
@@ -230,8 +230,8 @@ class Pair(StreamMaker):
         for i, text in enumerate(texts):
             for piece in self.media_pieces(attached[i - 1]) if i else ():
                 found.append(piece.cells if isinstance(piece, Medium) else piece)
-            said = text.encode("utf-8", "replace")
-            found.append(self.target.tokenize(said, special=True, add_bos=add_bos and not i))
+            encoded = text.encode("utf-8", "replace")
+            found.append(self.target.tokenize(encoded, special=True, add_bos=add_bos and not i))
         return np.concatenate(found)
 
     def chat_tokens(

@@ -25,11 +25,11 @@ class ProgressReports:
     """Reports loading to the owner: each new stage, and every hundredth of the whole."""
 
     def __init__(self, outbox: Outbox) -> None:
-        self._outbox, self._said = outbox, ("", -1)
+        self._outbox, self._last = outbox, ("", -1)
 
     def __call__(self, stage: Stage, progress: float) -> None:
-        if (stage, round(100 * progress)) != self._said:
-            self._said = stage, round(100 * progress)
+        if (stage, round(100 * progress)) != self._last:
+            self._last = stage, round(100 * progress)
             self._outbox.send(Loading(stage, progress))
 
 

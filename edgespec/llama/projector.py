@@ -1,4 +1,4 @@
-"""A projector: the file beside a model that turns pictures and sounds into rows that the model reads.
+"""A projector: the file next to a model that turns pictures and sounds into rows that the model reads.
 
 llama.cpp's `mtmd` evaluates it. Its assertions end the process, some of them only while encoding: use it in a
 child (`projector_child.py`).

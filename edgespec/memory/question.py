@@ -67,22 +67,22 @@ class MemoryOracle:
         ended the child.
         """
         if question not in self._known:
-            said = self._ask(asdict(question))
-            devices = {name: Parts(**parts) for name, parts in said["devices"].items()}
-            self._known[question] = Need(devices, said["n_layers"])
+            answer = self._ask(asdict(question))
+            devices = {name: Parts(**parts) for name, parts in answer["devices"].items()}
+            self._known[question] = Need(devices, answer["n_layers"])
         return self._known[question]
 
     def projector(self, path: str) -> Need:
         """Returns what a projector takes: its weights are read for it, and room is made for a picture."""
-        said = self._ask({"projector": path})["devices"]
-        return Need({name: Parts(**parts) for name, parts in said.items()}, 0)
+        devices = self._ask({"projector": path})["devices"]
+        return Need({name: Parts(**parts) for name, parts in devices.items()}, 0)
 
     def devices(self) -> list[Device]:
         """Returns the graphics cards that this build of llama.cpp can use."""
         return [Device(**device) for device in self._ask({"devices": True})["devices"]]
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        said = self._child.ask(question)
-        if "error" in said:
-            raise _ERRORS[said["error"]](said["message"])
-        return said
+        answer = self._child.ask(question)
+        if "error" in answer:
+            raise _ERRORS[answer["error"]](answer["message"])
+        return answer

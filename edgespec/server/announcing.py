@@ -35,7 +35,7 @@ class ParentProcess:
 
     Its key comes in at stdin, so that it is in no process list and no environment; the engine's state goes
     out at stdout, one JSON object a line. When the parent ends, even by kill -9, stdin closes and the server
-    ends. Other attached programs are told so.
+    ends. Other attached programs are notified.
     """
 
     def __init__(self) -> None:

@@ -284,7 +284,7 @@ def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar
     opening, closing = composed.family.thoughts[0]
     if composed.opened:
         return replace(form, behind=closing)
-    told_not_to = composed.text.rstrip().endswith(closing.strip())
-    if told_not_to or opening.strip() not in template:  # or does not reason
+    closed = composed.text.rstrip().endswith(closing.strip())
+    if closed or opening.strip() not in template:  # or does not reason
         return form
     return replace(form, behind=closing, opening=opening)

@@ -124,7 +124,7 @@ def fetch(url: str, hosts: Collection[str], until: float, most: int) -> bytes:
 
 
 def _answer(target: SplitResult, host: str, port: int, until: float, most: int) -> bytes | str:
-    """Returns the file, or where it is said to be."""
+    """Returns the file, or where its source says that it is."""
     addresses = [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     if not all(map(is_public, addresses)):
         raise _refused(f"{host} has an address that is not of the internet, so nothing is fetched from it")

@@ -93,7 +93,7 @@ print(there - held[-1], held[-1] - held[2])
     assert given_back > 8 << 20 and grown < 4 << 20
 
 
-def test_a_card_that_has_less_than_it_said_takes_what_it_can(tiny_target: Path, tmp_path: Path) -> None:
+def test_a_card_that_has_less_than_it_stated_takes_what_it_can(tiny_target: Path, tmp_path: Path) -> None:
     """It was called a damaged file."""
     code = f"""
 from edgespec.engine.pair import Pair

@@ -31,7 +31,7 @@ from edgespec_models import tiny
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
-ENDLESS = AnswerOptions(sampling={"temperature": 2}, beside={"logit_bias": NO_END})
+ENDLESS = AnswerOptions(sampling={"temperature": 2}, extra={"logit_bias": NO_END})
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
 
 
 @pytest.mark.slow
-def test_a_pair_beside_another_is_found_in_a_server_and_asked_by_its_name(
+def test_a_pair_next_to_another_is_found_in_a_server_and_asked_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tiny_draft: Path
 ) -> None:
     """The server's file tells of the pair that was loaded last: for the other one, an engine was started."""
@@ -230,8 +230,8 @@ def test_a_pair_beside_another_is_found_in_a_server_and_asked_by_its_name(
             [*_, ended] = engine.client.chat(HELLO, AnswerOptions(max_tokens=2))
             assert isinstance(ended, Ended)
         too_long = replace(second, n_ctx=600), replace(second, template="another")
-        [told] = [client.state for client in Client.found()]
-        assert told and not any(one.is_beside(told, engine.info) for one in too_long)
+        [answer] = [client.state for client in Client.found()]
+        assert answer and not any(one.has_loaded(answer, engine.info) for one in too_long)
         assert server.ask("/v1/models").json["data"][0]["id"] == "small", "it stays the current one"
 
 

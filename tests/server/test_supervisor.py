@@ -165,7 +165,7 @@ def test_a_supervisor_that_closes_ends_waiting_and_lets_running_answers_finish(
     asyncio.run(play())
 
 
-def test_loading_is_told_as_it_goes_on(loads: tuple[LoadRequest, LoadRequest]) -> None:
+def test_loading_is_reported_as_it_goes_on(loads: tuple[LoadRequest, LoadRequest]) -> None:
     async def play() -> None:
         one, two = loads
         async with supervised(one) as worker:
@@ -373,7 +373,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(
         told: list[str] = []
         async with supervised(loads[0], ping_s=0.1, tell=told.append) as worker:
             await asyncio.sleep(0.9)
-            assert worker.current.restarts == 0 and await worker.hears(2.0), "one that hears is left alone"
+            assert worker.current.restarts == 0 and await worker.responds(2.0), "one that hears is left alone"
             asker, old = Asker(worker, "a"), worker.current.pid
             assert old
             psutil.Process(old).suspend()

@@ -71,7 +71,7 @@ def test_colours_and_shapes_are_seen():
 
 
 @pytest.mark.slow
-def test_what_is_said_of_it_is_true():
+def test_what_is_stated_of_it_is_true():
     """It is loaded with the first picture, so what it can do is written down."""
     with MediaReader(tiny.projector_path(), tiny.target_path(), on_gpu=False) as reader:
         assert reader._about() == SHIPPED_EYE

@@ -48,7 +48,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Listens, loads and answers until it is told to end; returns the exit code."""
+    """Listens, loads and answers until it is asked to end; returns the exit code."""
     parent = ParentProcess() if arguments.owned else None
     file = SettingsInForce(arguments, _settings) if arguments.config else None
     if arguments.slots is None:
@@ -88,7 +88,7 @@ async def _serve(
     ended = _cancelled_by_sigterm()
     worker.start()
     try:
-        from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
+        from edgespec.client.attach import lock_for_starting  # late: the worker is loading by now
 
         lock = None if parent else lock_for_starting()  # a parent has it
         web = await asyncio.to_thread(import_module, "edgespec.commands.serve.web_process")
