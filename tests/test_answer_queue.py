@@ -424,6 +424,29 @@ async def test_a_question_is_saved_before_its_files_are_read_and_its_pictures_de
 
 
 @on_a_loop
+async def test_esc_stops_the_reading_of_files_and_the_question_is_in_the_input_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a disk that does not answer, Esc did nothing."""
+    reads = threading.Event()
+
+    def slowly(question: QuestionText) -> object:
+        reads.wait(10)
+        return with_files(question)
+
+    monkeypatch.setattr(answer_queue, "with_files", slowly)
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        it.chat.prompt.post_message(PromptInput.Sent(QuestionText("see @/net/a.txt")))
+        await it.until(lambda: it.chat.answers.files is not None)
+        await it.pilot.press("escape")
+        await it.notified("stopped before its files were read")
+        assert it.chat.prompt.text == "see @/net/a.txt" and it.texts() == []
+        reads.set()
+        await it.ask("two")
+        assert it.texts()[-1] == "An answer."
+
+
+@on_a_loop
 async def test_the_line_below_a_finished_answer_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was replaced by "nothing from the engine for 12 s" while pictures or the next question waited."""
     async with driven(ChatApp(FakeEndpoint())) as it:
@@ -445,6 +468,7 @@ async def test_a_chat_that_another_window_has_is_not_changed_by_a_command() -> N
         assert it.chat.conversation.title != "other" and not it.chat.conversation.system
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_two_steps_through_versions_type_nothing() -> None:
     """The second bracket went into the input."""
@@ -509,6 +533,7 @@ async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(
         assert pulled == [best.name]
 
 
+@pytest.mark.sample(2)
 @on_a_loop
 @pytest.mark.parametrize("way", ["new", "older", "branch", "models", "demo"])
 async def test_no_key_ends_an_answer_that_is_being_written(

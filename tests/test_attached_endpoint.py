@@ -99,6 +99,7 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
     asyncio.run(talk())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="ends an engine by a signal")
 def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
     """It asked for F9, although the server starts its engine again by itself."""

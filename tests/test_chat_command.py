@@ -130,6 +130,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(engine: Path) -> None:
         assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 @posix
 def test_closed_and_full_streams_are_reported_in_a_sentence(engine: Path) -> None:
     words = [*EDGESPEC, "chat", *QUICK]

@@ -196,6 +196,7 @@ def test_a_draft_length_is_kept_to_and_without_one_it_is_what_pays(target: Path,
     assert fixed["text"] == free["text"]
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_read_or_written_is_no_error(target: Path, draft: Path, home: Path) -> None:
     """What was learned of a pair is kept there; without it everything is measured anew."""
     shutil.rmtree(home / ".cache")

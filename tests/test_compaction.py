@@ -43,6 +43,7 @@ async def test_the_oldest_turns_become_a_summary_and_the_whole_chat_is_kept(tmp_
     again.close()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_summary_that_fails_changes_nothing() -> None:
     endpoint = FakeEndpoint(answers=["A", "A", "A", EndpointError("the engine is busy")])
@@ -92,6 +93,7 @@ async def test_answers_follow_the_schema_of_a_file(tmp_path: Path) -> None:
         assert not endpoint.asked[-1][1].extra
 
 
+@pytest.mark.sample(2)
 @on_a_loop
 @pytest.mark.parametrize(
     ("how", "focus", "written"),

@@ -434,6 +434,7 @@ class Forgetful(Timed):
         return super().score(wants)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @EVERYWHERE
 def test_what_a_recurrent_target_evaluates_again_is_charged_to_the_draft(

@@ -26,6 +26,7 @@ def rows(path: Path) -> np.ndarray:
             return context.score([Want(TOKENS, rows=len(TOKENS))])[0].copy()
 
 
+@pytest.mark.slow
 def test_16_bits_answer_as_8_do_and_4_nearly(tiny_target: Path, tmp_path: Path) -> None:
     wide, narrow = tmp_path / "wide.gguf", tmp_path / "narrow.gguf"
     code, out, err = in_process("convert", tiny_target, "--to", "F16", "-o", wide)

@@ -294,6 +294,7 @@ class Echo:
         pass
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("where", WITH_PICTURES)
 @pytest.mark.parametrize("name", ["echo", *DRAFTERS])
 def test_a_picture_among_the_tokens_leaves_the_distribution_exact(name: str, where: str) -> None:
@@ -303,7 +304,7 @@ def test_a_picture_among_the_tokens_leaves_the_distribution_exact(name: str, whe
     assert found < 1e-12
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @RULES
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_pace_that_changes_from_round_to_round_leaves_the_distribution_exact(
@@ -313,6 +314,7 @@ def test_a_pace_that_changes_from_round_to_round_leaves_the_distribution_exact(
     assert loop_error(judge, name, lambda: Restless((2, 1, 0)), USUAL) < 1e-12
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_rows_that_are_thrown_away_leave_the_distribution_exact(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -322,7 +324,7 @@ def test_rows_that_are_thrown_away_leave_the_distribution_exact(
     assert sum(added) > 100
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @RULES
 @pytest.mark.parametrize("name", ["model", "all"])
 @pytest.mark.parametrize("least", [0.35, 0.5])
@@ -392,6 +394,7 @@ class Discarding(DraftModel):
 MUTANTS = pytest.mark.parametrize("mutant", [flipped, without_residual, by_index])
 
 
+@pytest.mark.sample(1)
 @MUTANTS
 def test_a_broken_rule_is_seen_in_whole_generations(mutant: fakes.Judge) -> None:
     assert loop_error(mutant, "model", lambda: 2, USUAL, max_tokens=4) > 1e-3

@@ -226,6 +226,7 @@ async def test_a_preparation_that_is_given_up_writes_no_more(monkeypatch: pytest
 # --- on the screen
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
 @on_a_loop

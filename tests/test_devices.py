@@ -32,6 +32,7 @@ from edgespec_tui.widgets.panel import PanelState, rows_of
 CARD = Device("CUDA0", 7 << 30, 8 << 30, "RTX 4060")
 
 
+@pytest.mark.slow
 def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
     tiny_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

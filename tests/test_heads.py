@@ -353,6 +353,7 @@ def test_text_drawn_from_weighed_candidates_has_the_distribution_of_the_target(t
     assert drawn_as_expected(*dflash2(tmp_path))
 
 
+@pytest.mark.slow
 def test_guesses_not_drawn_from_what_was_reported_are_seen(attending: Path, monkeypatch: Any) -> None:
     """The head guesses its likeliest token, and tells that it drew."""
     monkeypatch.setattr(Independent, "draw", lambda self, q, position: q.likeliest()[0])

@@ -143,6 +143,7 @@ def test_a_draft_is_chosen_among_those_that_fit_and_the_pair_is_installed(room: 
     assert pair.draft and pair.draft.repo == "acme/Big-1B-GGUF"
 
 
+@pytest.mark.slow
 def test_a_pull_that_is_stopped_can_be_begun_again(room: Shelf, local: LocalHub, store: Store) -> None:
     local.faults.append(Fault("store", "Big-9B", pause_s=0.02))
     pull = room.begin_pull("acme/Big-9B-GGUF")

@@ -26,6 +26,7 @@ from edgespec.measure.prompts import Prompt
 from edgespec.measure.takers import Asked
 from edgespec.sampling.sampler import Sampling
 
+pytestmark = pytest.mark.slow  # it drives the benchmarks alone
 posix = pytest.mark.skipif(os.name != "posix", reason="the fake is a script with a first line for the system")
 GREEDY = Sampling(temperature=0.0)
 

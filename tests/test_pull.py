@@ -182,6 +182,7 @@ def test_another_quantisation_does_not_take_the_place_of_the_first(
     assert [pair.name for pair in store.pairs()] == ["m", "m-q8_0"]
 
 
+@pytest.mark.slow
 def test_a_wait_that_the_hub_asks_for_is_shown(local: LocalHub, hub: Hub) -> None:
     """The client says so in its log alone, and seems to hang."""
     local.faults.append(Fault("store", "Big-1B", status=429, headers={"Retry-After": "0"}, times=1))
@@ -277,6 +278,7 @@ def test_pull_says_what_it_found_and_what_comes_next(capsys: pytest.CaptureFixtu
     assert "fetch   nothing: everything is already here" in printed_text(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_local_hub")
 def test_a_wait_while_it_looks_is_reported(local: LocalHub, capsys: pytest.CaptureFixture[str]) -> None:
     local.faults.append(Fault("api", status=429, headers={"Retry-After": "1"}, times=1))
@@ -331,6 +333,7 @@ def test_mistakes_are_reported_in_one_sentence(
     assert len(printed) == 1 and text in printed[0]
 
 
+@pytest.mark.slow
 def test_two_commands_lead_to_an_answer(
     local: LocalHub, tmp_path: Path, tiny_target: Path, tiny_draft: Path
 ) -> None:
@@ -416,6 +419,7 @@ def test_what_does_not_fit_the_memory_is_not_downloaded_without_a_yes(
     assert "installed as big-9b" in printed_text(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_local_hub")
 def test_something_smaller_is_taken_or_offered(
     local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

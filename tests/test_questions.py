@@ -305,6 +305,7 @@ async def test_a_file_is_completed_sent_in_full_and_shown_as_a_mark(
         assert it.chat.prompt.text.endswith("notes.md now") and len(endpoint.asked) == 1
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_folded_question_opens_and_closes_with_a_click() -> None:
     async with driven(ChatApp(FakeEndpoint()), size=(100, 40)) as it:

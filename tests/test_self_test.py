@@ -74,7 +74,7 @@ def test_a_sound_build_passes() -> None:
     assert self_test.run() == SelfTest() and not SelfTest().advice
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("when", "deed", "fault"),
     [

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
@@ -733,9 +733,11 @@ def test_nothing_is_stated_where_all_is_kept_or_nothing_was_to_be(opened: Opened
     rescue([], ask=None, tell=lambda sentence: pytest.fail(sentence))
 
 
-def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path) -> None:
-    """The full-text index kept its letters."""
-    with closing(Sessions(tmp_path, on_notice=lambda _: None)) as sessions:
+@pytest.mark.parametrize("windows", [1, 2])
+def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path, windows: int) -> None:
+    """The full-text index kept its letters; and a second window keeps the log from being removed."""
+    with ExitStack() as open_windows:
+        sessions = open_windows.enter_context(closing(Sessions(tmp_path, on_notice=lambda _: None)))
         talk = Conversation()
         talk.add("user", "The password is zyxwvutsrq.")
         sessions.save(talk)
@@ -744,8 +746,11 @@ def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path) -> None:
         sessions.save(other)
         assert talk.id is not None
         sessions.leave(talk)
-        assert sessions.searched("zyxwv").result(SOON_S)
+        for _ in range(windows - 1):
+            second = open_windows.enter_context(closing(Sessions(tmp_path, on_notice=lambda _: None)))
+            assert second.searched("zyxwv").result(SOON_S)
         sessions.deleted(talk.id).result(SOON_S)
-    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        sessions.close()
+        left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"This stays" in left
     assert not any(part in left.lower() for part in (b"zyxwv", b"zyx", b"vuts"))

@@ -44,6 +44,7 @@ def test_what_only_the_vocabulary_tells_is_left_to_it(trials: Trials) -> None:
     assert trials.lark(Grammar("regex", "(")), "the matcher that is made of it says what is wrong"
 
 
+@pytest.mark.slow
 @posix
 def test_one_that_takes_too_long_is_refused_and_the_others_are_read_in_the_meantime(trials: Trials) -> None:
     """A schema of 12,000 properties held everybody for minutes."""

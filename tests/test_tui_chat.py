@@ -172,6 +172,7 @@ async def test_a_branch_is_a_chat_of_its_own() -> None:
         assert it.texts() == ["first", "one"] and len(old.turns) == 4
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_code_and_answers_are_copied_with_one_key() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=[CODE]))) as it:

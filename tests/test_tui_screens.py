@@ -420,6 +420,7 @@ async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
         await it.until(lambda: it.chat.conversation is not old and it.texts()[-1] == "really?")
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_lists_and_screens_are_used_with_the_mouse(tmp_path: Path) -> None:
     sessions = Sessions(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))

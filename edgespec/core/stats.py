@@ -44,7 +44,8 @@ class Statistics:
         speed = f"{self.tok_per_s:.1f} tok/s" if self.tok_per_s else "too few tokens for a speed"
         first = f", first token after {self.ttft_s * 1000:.0f} ms" if self.ttft_s is not None else ""
         spent = ", ".join(f"{name} {value * 1000:.0f} ms" for name, value in self.seconds.items())
-        out = [f"{self.n_tokens} tokens, {speed}{first} ({self.prompt_tokens} tokens of prompt)"]
+        tokens = f"{self.n_tokens} token{'s'[: self.n_tokens != 1]}"
+        out = [f"{tokens}, {speed}{first} ({self.prompt_tokens} tokens of prompt)"]
         if self.acceptance_rate is None or self.mean_accepted_length is None:
             out.append(f"plain decoding: nothing was drafted; {spent}")
         else:

@@ -94,6 +94,7 @@ def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -
         assert own.private and own.fault() is None
 
 
+@pytest.mark.slow
 def test_two_that_start_together_load_one_pair() -> None:
     shutil.rmtree(cache_folder() / "pairs")  # else it may be ready before the web process is
     engines: list[Attached] = []
@@ -175,6 +176,7 @@ def test_a_chat_waits_for_a_server_that_is_being_started(
     assert {step.stage for step in steps} <= {"waiting"}
 
 
+@pytest.mark.slow
 def test_starting_can_be_cancelled() -> None:
     before = children()
     steps: list[Progress] = []

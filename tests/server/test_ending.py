@@ -69,6 +69,7 @@ def test_half_a_request_delays_no_end(tmp_path: Path) -> None:
         unread.close()
 
 
+@pytest.mark.slow
 def test_reported_twice_it_ends_streams_with_an_error(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         stream = streaming(server)
@@ -129,6 +130,7 @@ def test_a_stopped_engine_delays_no_end(tmp_path: Path) -> None:
         until(lambda: gone(children))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="only Linux tells a child of its parent's end")
 def test_a_stopped_engine_does_not_outlive_its_owner(tmp_path: Path) -> None:
     with served(tmp_path) as server:

@@ -175,6 +175,7 @@ def test_half_a_request_harms_nobody(server: Served) -> None:
     assert server.ask("/health").status == 200
 
 
+@pytest.mark.slow
 def test_a_body_too_large_is_refused(server: Served) -> None:
     answered = server.chat("x" * 2**20)
     assert answered.status == 413 and answered.error["message"]
@@ -290,6 +291,7 @@ def test_ctrl_c_ends_it_and_a_second_does_not_wait(tmp_path: Path) -> None:
         assert "Traceback" not in server.logged()
 
 
+@pytest.mark.slow
 @posix
 def test_a_worker_does_not_outlive_its_owner(tmp_path: Path) -> None:
     with served(tmp_path) as server:

@@ -182,6 +182,7 @@ def test_an_error_quotes_the_beginning_of_what_was_sent() -> None:
 LARGE = b",".join([b"0"] * 200_000)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("path", "body"),
     [

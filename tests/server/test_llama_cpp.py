@@ -72,6 +72,7 @@ def test_why_it_ended_is_reported(dialects: Served) -> None:
     assert full["stop_type"] == "eos" or full["truncated"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["n_predict", "max_tokens", "max_completion_tokens"])
 def test_how_many_tokens_may_come_has_three_names_and_two_ways_to_say_what_fits(
     dialects: Served, name: str
@@ -225,6 +226,7 @@ def test_text_is_filled_in_between(dialects: Served) -> None:
     assert more["prompt"].startswith("\n\n--- snippet ---\n\nimport this<|fim_prefix|>")
 
 
+@pytest.mark.slow
 def test_what_is_far_from_the_gap_is_cut(dialects: Served) -> None:
     long = infill(dialects, input_prefix="x = 1\n" * 2000, input_suffix="y = 2\n" * 2000)
     assert long["tokens_evaluated"] < 2048 and long["content"]

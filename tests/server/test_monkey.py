@@ -171,6 +171,7 @@ def check(server: Served, stream: Stream, statuses: list[int]) -> None:
     assert json.loads(server.ask("/health").body) == {"status": "ok"}
 
 
+@pytest.mark.slow
 @posix
 def test_a_monkey_harms_nobody(server: Served) -> None:
     stream, statuses = play(server, seconds=1.5, most=2**21, seed=1)

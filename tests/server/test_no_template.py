@@ -31,6 +31,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
+@pytest.mark.slow
 def test_it_is_spoken_to_in_chatml_and_that_is_stated_once(bare: Path, tmp_path: Path) -> None:
     """It was refused with 400, where llama-server answers."""
     with served(tmp_path, "--target", str(bare), "--ctx", "256") as server:

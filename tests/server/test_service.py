@@ -98,6 +98,7 @@ def test_the_unit_and_the_agent_are_well_formed_and_start_the_same_command() -> 
         assert subprocess.run([analyse, "--version"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
     reason="there is no SIGHUP, or it is ignored (nohup)",

@@ -122,6 +122,7 @@ def test_during_the_first_load_a_stream_waits_and_others_are_refused(
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_request_for_another_pair_waits_for_who_is_answered_and_others_wait_behind_it(
     loads: tuple[LoadRequest, LoadRequest],
 ) -> None:
@@ -258,6 +259,7 @@ def test_force_waits_for_no_pair_that_is_being_loaded_and_leaves_no_worker_of_it
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_unloading_gives_the_memory_back_and_the_next_request_loads(
     loads: tuple[LoadRequest, LoadRequest],
 ) -> None:

@@ -233,7 +233,8 @@ class WholeSentences:
 def figure_lines(figures: dict[str, float | int | str | None]) -> list[str]:
     """Returns an answer's figures in one or two short lines."""
     speed, first = figures.get("tok_per_s"), figures.get("ttft_s")
-    parts = [f"{figures.get('n_tokens') or 0} tokens"]
+    n = figures.get("n_tokens") or 0
+    parts = [f"{n} token{'s'[: n != 1]}"]
     parts.append(f"{speed:.1f} tok/s" if isinstance(speed, float) else "too few tokens for a speed")
     if isinstance(first, float):
         parts.append(f"first token after {first * 1000:.0f} ms")

@@ -42,6 +42,7 @@ class AnswerQueue:
         self.figures: LiveFigures | None = None
         self._prompt_tokens: int | None = None
         self._plain_s: float | None = None  # a round without a draft took this here, last time
+        self.files: asyncio.Future[tuple[QuestionText, list[str]]] | None = None  # of a question, being read
         self._worker: Worker[None] | None = None
         self._view: AnswerView | None = None  # of the answer in progress
         self._odds_shown: set[str] = set()  # models that were reported to gain little
@@ -80,7 +81,7 @@ class AnswerQueue:
             await self._replace_answer(talk, editing, question.text)
             return
         self._hold(talk, question)  # files may come from a slow disk
-        question, missed = await in_thread(partial(with_files, question))
+        question, missed = await self._with_files(question)
         if missed:
             screen.tell(f"There is no file {', '.join(missed)}: sent as written.")
         if editing is None and self.running:
@@ -91,6 +92,18 @@ class AnswerQueue:
         await self.stop()
         self.editing = None
         self._begin(talk, await self._add(talk, question, editing))
+
+    async def _with_files(self, question: QuestionText) -> tuple[QuestionText, list[str]]:
+        """Returns what `with_files` does; raises SettingError if the user stops it."""
+        self.files = asyncio.ensure_future(in_thread(partial(with_files, question)))
+        try:
+            return await self.files
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise  # the app ends
+            raise SettingError("stopped before its files were read: the question was not asked") from None
+        finally:
+            self.files = None
 
     def _writable(self) -> Conversation:
         """Returns the conversation on the screen; raises SettingError if another window writes it."""
