@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgespec.client.answer import AnswerOptions, Ended, Info, Span, StreamedRound
-from edgespec.client.attach import OnProgress
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError
+from edgespec.local.attach import OnProgress
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 
 FAKE = Info(

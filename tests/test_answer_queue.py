@@ -18,9 +18,9 @@ from textual.widgets import Static
 from tui_driver import Driven, driven
 
 from edgespec.client.answer import AnswerOptions, Ended, Reading, StreamedRound
-from edgespec.client.attach import OnProgress, Progress
 from edgespec.core.values import BreakEven, Round
 from edgespec.errors import EndpointError, EngineDiedError
+from edgespec.local.attach import OnProgress, Progress
 from edgespec.memory.recommended import recommended
 from edgespec_models.shelf.store import Store
 from edgespec_tui import app as app_module

@@ -23,8 +23,8 @@ import pytest
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions, Ended, EngineState, StreamedRound
-from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
+from edgespec.local.attach import Attached, OnProgress, Progress, WantedEngine, attach
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint import attached
 from edgespec_tui.endpoint.attached import AGAIN_S, AttachedEndpoint, Begun, Cancelled, Patience, connecting

@@ -19,9 +19,9 @@ from textual.widgets import Digits, Static
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.client.attach import OnProgress, Progress
 from edgespec.commands.cli import main
 from edgespec.errors import EdgeSpecError
+from edgespec.local.attach import OnProgress, Progress
 from edgespec.pairs import grown
 from edgespec.pairs.grown import Cost, costs_of, first_that_fits
 from edgespec.system.config import cache_folder

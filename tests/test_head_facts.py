@@ -10,7 +10,8 @@ import tiny_heads
 
 from edgespec.commands.doctor import pair_checks
 from edgespec.commands.pairs import words
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.llama.memory_question import Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import headers_of
 from edgespec_models.gguf.head_check import own_head, why_not_driven
 from edgespec_models.gguf.heads import Head, head_of

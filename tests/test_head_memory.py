@@ -14,9 +14,10 @@ import tiny_heads
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.heads.hidden_rows import rows_kept
+from edgespec.llama.memory_question import Question
 from edgespec.llama.model import Model, listening
 from edgespec.memory.at_load import pair_fit
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import find_head
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.need import RAM, Device

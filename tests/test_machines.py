@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 from fake_machine import fake_machine, free_address
 
-from edgespec.client.engine_flags import engine_flags
 from edgespec.commands import cli, flags, rpc
 from edgespec.commands.doctor import machine_checks
-from edgespec.engine.messages import LoadRequest
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, MachineLostError, ModelUnsupportedError, SettingError
 from edgespec.llama import remote
 from edgespec.llama.ggml import local_devices
 from edgespec.llama.model import Model
+from edgespec.local.engine_flags import engine_flags
 from edgespec.memory import answer, at_load
 from edgespec.pairs import files
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server import worker_life
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import machines

@@ -17,9 +17,10 @@ from tiny_projector import write_seeing
 from edgespec.engine.pair import Pair, PairSettings
 from edgespec.errors import DoesNotFitError, EngineDiedError, ModelFileError, ModelUnsupportedError
 from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.memory_question import Question
 from edgespec.llama.model import Model, listening, mtmd_cpp
 from edgespec.memory import at_load, free
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec_models.fit.formulas import formula_need
 from edgespec_models.fit.need import RAM, Device, Need
 from edgespec_models.gguf.header import read_file

@@ -14,8 +14,8 @@ import pytest
 from fake_endpoint import FAKE, FakeEndpoint, rounds_of
 
 from edgespec.client.answer import AnswerOptions, Ended
-from edgespec.client.attach import OnProgress
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
+from edgespec.local.attach import OnProgress
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import MEDIA, texts_of
 from edgespec_tui.plain.command import _greeting

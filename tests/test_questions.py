@@ -21,8 +21,8 @@ from tiny_projector import png
 from tui_driver import Driven, driven
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.client.attach import OnProgress
 from edgespec.errors import EndpointError, SettingError
+from edgespec.local.attach import OnProgress
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import content_of, gone

@@ -15,7 +15,11 @@ from served import until
 from edgespec.core.attachment import Attachment, Mixed
 from edgespec.core.request import Request
 from edgespec.engine import request_reader as taking
-from edgespec.engine.messages import (
+from edgespec.engine.outbox import Outbox
+from edgespec.engine.request_reader import QUICK, THREADS, Ready, RequestReader
+from edgespec.errors import GivenUpError
+from edgespec.llama.cuts import Cuts
+from edgespec.protocol.messages import (
     LONGEST_TEXT,
     Cancel,
     LargeBodies,
@@ -25,10 +29,6 @@ from edgespec.engine.messages import (
     Tokenized,
     packed,
 )
-from edgespec.engine.outbox import Outbox
-from edgespec.engine.request_reader import QUICK, THREADS, Ready, RequestReader
-from edgespec.errors import GivenUpError
-from edgespec.llama.cuts import Cuts
 from edgespec.system.limited_child import GIVEN_UP
 
 LONG = "x" * (QUICK + 1)

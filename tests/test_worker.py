@@ -11,12 +11,12 @@ import pytest
 
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, Round
-from edgespec.engine.messages import Refused, StepReport, Submit, receive
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.request_reader import Ready, RequestReader, refused
 from edgespec.engine.text_log import TextLog
 from edgespec.engine.worker import Worker
 from edgespec.errors import EngineError
+from edgespec.protocol.messages import Refused, StepReport, Submit, receive
 
 SAID, CONTROL = 1, 7
 

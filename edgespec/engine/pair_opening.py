@@ -5,13 +5,13 @@ import time
 
 from edgespec.core.pace.worth import break_even
 from edgespec.engine.engine import Engine
-from edgespec.engine.messages import Loaded, Loading, LoadRequest, Stage
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.engine.prompt_files import PromptFiles
 from edgespec.engine.state_keys import state_keys
 from edgespec.memory.free import free_memory
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import Loaded, Loading, LoadRequest, Stage
 from edgespec.sampling.settings import IN_FILE
 from edgespec.system.config import cache_folder
 

@@ -25,7 +25,14 @@ from numpy.typing import NDArray
 
 from edgespec.core.attachment import Mixed  # fmt: skip
 from edgespec.engine.borders import borders
-from edgespec.engine.messages import (
+from edgespec.engine.outbox import Outbox
+from edgespec.engine.pair import Pair
+from edgespec.engine.past_texts import PastTexts
+from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
+from edgespec.llama.cuts import Cuts, cuts_of
+from edgespec.llama.medium import Medium
+from edgespec.llama.saved import Saved
+from edgespec.protocol.messages import (
     MOST_TOKENS,
     Cancel,
     LargeBodies,
@@ -42,13 +49,6 @@ from edgespec.engine.messages import (
     longest_text,
     receive,
 )
-from edgespec.engine.outbox import Outbox
-from edgespec.engine.pair import Pair
-from edgespec.engine.past_texts import PastTexts
-from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
-from edgespec.llama.cuts import Cuts, cuts_of
-from edgespec.llama.medium import Medium
-from edgespec.llama.saved import Saved
 from edgespec.system.limited_child import GIVEN_UP
 
 LAST_STEP_S = 3.0  # how long the engine may take to notice that its owner is gone

@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgespec.engine.engine import Engine
-from edgespec.engine.messages import Refused, SlotAction, SlotDone
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.request_reader import SlotRead
 from edgespec.engine.state_file import NotAStateError, read_head, read_state, write_state
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.llama.saved import Saved
+from edgespec.protocol.messages import Refused, SlotAction, SlotDone
 
 
 class SlotActions:

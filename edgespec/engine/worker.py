@@ -31,16 +31,6 @@ from edgespec.core.values import (
     TokenScore,
 )
 from edgespec.engine.engine import Engine
-from edgespec.engine.messages import (
-    Accepted,
-    Cancel,
-    LoadFailed,
-    LoadRequest,
-    Refused,
-    SlotAction,
-    StepReport,
-    receive,
-)  # fmt: skip
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.engine.pair_opening import about, cache_ram, open_pair, prompt_files, write_down
@@ -54,6 +44,16 @@ from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
 from edgespec.llama.medium import Medium
 from edgespec.llama.thread_count import Threads
+from edgespec.protocol.messages import (
+    Accepted,
+    Cancel,
+    LoadFailed,
+    LoadRequest,
+    Refused,
+    SlotAction,
+    StepReport,
+    receive,
+)  # fmt: skip
 from edgespec.system import config
 
 # Rounds within so many seconds are sent together: each message wakes the owner and its client, which take a

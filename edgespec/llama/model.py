@@ -25,7 +25,7 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.chat.fill_in import FillTokens
+from edgespec.core.fill_tokens import FillTokens
 from edgespec.errors import (
     DeviceFullError,
     EngineError,

@@ -16,7 +16,7 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.chat.sound import is_sound
+from edgespec.core.sound import is_sound
 from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.llama.devices import cards
 from edgespec.llama.model import Model, complaints, last_complaint, listening, mtmd_cpp, take_log

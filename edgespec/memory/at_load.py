@@ -16,8 +16,9 @@ from edgespec.errors import (
     ModelFileError,
     UnknownPlaceError,
 )
+from edgespec.llama.memory_question import Question
 from edgespec.memory.free import free_memory, mapped_files
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.placement import expert_layers
 from edgespec.pairs.settings import KvType, PairSettings

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.client.state_file import Announcement, ServerState
-from edgespec.engine.messages import LoadRequest, Stage
 from edgespec.errors import SettingError
 from edgespec.pairs.shown_name import shown_name
+from edgespec.protocol.messages import LoadRequest, Stage
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs

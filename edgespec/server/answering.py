@@ -24,11 +24,11 @@ from edgespec.chat.forced_call import called_or_formed, calls_form, forced
 from edgespec.chat.normalization import normalized
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.core.attachment import Attachment
-from edgespec.engine.media_marks import mixed
-from edgespec.engine.messages import Loaded, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
+from edgespec.protocol.media_marks import mixed
+from edgespec.protocol.messages import Loaded, Submit, longest_text
 from edgespec.server.dialects.openai.requests import ChatRequest, GenerationRequest
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.event_stream import Answerer, EventStream, to_its_end

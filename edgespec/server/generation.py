@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.core.values import Emitted, FinishReason, PromptProgress, Round, Started
-from edgespec.engine.messages import Accepted, Submit
+from edgespec.protocol.messages import Accepted, Submit
 from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.metrics import Metrics

@@ -20,9 +20,9 @@ from contextlib import closing, suppress
 from functools import partial
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-from edgespec.chat.sound import is_sound
 from edgespec.core.attachment import LARGEST, Attachment, Mixed
-from edgespec.engine.media_marks import MARKER
+from edgespec.core.sound import is_sound
+from edgespec.protocol.media_marks import MARKER
 from edgespec.server.refusal import Refusal, invalid
 
 USUAL = "<__media__>"

@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from edgespec.engine.messages import LoadRequest
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.fields import Fields

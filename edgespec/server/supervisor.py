@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 
-from edgespec.engine.messages import LoadRequest
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
 from edgespec.server.worker_life import PING_S, WorkerLife

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Literal
 
 from edgespec.core.values import Emitted, Started
-from edgespec.engine.messages import (
+from edgespec.protocol.messages import (
     Accepted,
     Loaded,
     LoadFailed,

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from edgespec.core.attachment import Mixed
 from edgespec.core.values import Emitted, PromptProgress, Started
-from edgespec.engine.messages import (
+from edgespec.protocol.messages import (
     MOST_TOKENS,
     Accepted,
     Cancel,

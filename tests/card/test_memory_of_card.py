@@ -16,7 +16,7 @@ from edgespec.commands.plan import bandwidth
 from edgespec.engine.pair import Pair
 from edgespec.llama.model import Model
 from edgespec.memory.at_load import fitted, pair_fit, ram
-from edgespec.memory.question import MemoryOracle
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import cache_folder
 from edgespec_models.fit.allotment import ALL, CARD_MARGIN

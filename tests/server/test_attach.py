@@ -22,10 +22,10 @@ from commands import posix
 from served import NO_END, served, until
 from tiny_gguf import write_llama
 
-from edgespec.client.attach import Attached, Progress, WantedEngine, attach, connect, start_lock
 from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError
+from edgespec.local.attach import Attached, Progress, WantedEngine, attach, connect, start_lock
 from edgespec.system.config import cache_folder
 from edgespec_models import tiny
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
@@ -119,7 +119,7 @@ def test_two_that_start_together_load_one_pair() -> None:
 
 @posix
 def test_an_engine_ends_with_its_owner_even_by_kill_9() -> None:
-    code = "from edgespec.client.attach import attach\ne = attach()\nprint('attached', flush=True)\ninput()"
+    code = "from edgespec.local.attach import attach\ne = attach()\nprint('attached', flush=True)\ninput()"
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdin and owner.stdout
     with owner.stdin, owner.stdout:

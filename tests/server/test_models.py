@@ -15,9 +15,9 @@ from late import openai
 from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
 
-from edgespec.client.attach import WantedEngine
 from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.errors import EndpointError
+from edgespec.local.attach import WantedEngine
 from edgespec_models import tiny
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 

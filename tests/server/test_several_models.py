@@ -21,9 +21,9 @@ from pydantic import ValidationError
 from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
 
-from edgespec.engine.messages import LoadRequest
 from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server import event_stream
 from edgespec.server.dialects.anthropic.answers import MessageStream
 from edgespec.server.dialects.ollama.requests import OllamaChat

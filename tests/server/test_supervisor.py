@@ -20,8 +20,8 @@ from tiny_gguf import CONTROL, write_llama
 
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Round, Started
-from edgespec.engine.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.sampling.sampler import Sampling
 from edgespec.server import worker_life
 from edgespec.server.engine_status import EngineStatus

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from edgespec.client.attach import Progress
+from edgespec.local.attach import Progress
 from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec_tui import hang_up
 from edgespec_tui.guarded_app import GuardedApp

@@ -19,9 +19,9 @@ from edgespec.commands.serve.listening import (
 )
 from edgespec.commands.serve.settings_in_force import SettingsInForce
 from edgespec.core.values import FREE, DrafterName
-from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
+from edgespec.protocol.messages import LoadRequest
 from edgespec.sampling.settings import IN_FILE, Sampling
 from edgespec.server.announcing import ParentProcess
 from edgespec.server.logs import say, set_up
@@ -88,7 +88,7 @@ async def _serve(
     ended = _cancelled_by_sigterm()
     worker.start()
     try:
-        from edgespec.client.attach import lock_for_starting  # late: the worker is loading by now
+        from edgespec.local.attach import lock_for_starting  # late: the worker is loading by now
 
         lock = None if parent else lock_for_starting()  # a parent has it
         web = await asyncio.to_thread(import_module, "edgespec.commands.serve.web_process")

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info
-from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach, connect
 from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
+from edgespec.local.attach import Attached, OnProgress, Progress, WantedEngine, attach, connect
 from edgespec_models.shelf.store import EMBEDDED
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import content_of

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TextIO
 
 from edgespec.client.answer import AnswerOptions, Info
-from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
+from edgespec.local.attach import Progress
 from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.sessions.context_fit import fit, left_out_before

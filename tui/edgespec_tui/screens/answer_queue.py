@@ -13,8 +13,8 @@ from pathlib import Path
 
 from textual.worker import Worker, WorkerCancelled
 
-from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.local.attach import Progress
 from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import fit, left_out_before

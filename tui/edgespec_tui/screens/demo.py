@@ -17,8 +17,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.client.attach import OnProgress, Progress, WantedEngine, own
 from edgespec.errors import EdgeSpecError
+from edgespec.local.attach import OnProgress, Progress, WantedEngine, own
 from edgespec.memory.free import free_memory
 from edgespec.pairs.grown import Cost, affordable, folder, grown_pair, unwritable
 from edgespec.system.other_programs import BUSY_CORES, Others

@@ -8,8 +8,8 @@ what is the same at the beginning of two prompts is not evaluated again.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from edgespec.client.attach import OnProgress
 from edgespec.errors import EndpointError, PromptTooLongError
+from edgespec.local.attach import OnProgress
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of, without_old_media
 

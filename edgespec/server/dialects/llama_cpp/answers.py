@@ -10,7 +10,7 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from edgespec.core.request import Request
-from edgespec.engine.messages import Submit
+from edgespec.protocol.messages import Submit
 from edgespec.sampling.settings import Sampling
 from edgespec.server.dialects.llama_cpp.requests import LlamaGenerationRequest
 from edgespec.server.event_stream import event

@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
 from edgespec.chat.families.known import PLAIN
-from edgespec.engine.messages import Prompt, Submit
+from edgespec.protocol.messages import Prompt, Submit
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, StrictStr
 
 from edgespec.core.attachment import Attachment
-from edgespec.engine.media_marks import mark
+from edgespec.protocol.media_marks import mark
 from edgespec.server.dialects.fields import Fields, Listed
 from edgespec.server.media import attachment, from_base64, from_url, is_remote
 from edgespec.server.refusal import Refusal, invalid

@@ -26,10 +26,10 @@ from edgespec.llama.heads.head_settings import (
     row_width,
 )
 from edgespec.llama.heads.hidden_rows import rows_kept
+from edgespec.llama.memory_question import Question
 from edgespec.llama.model import Model, listening, mtmd_cpp
 from edgespec.llama.projector import loaded
 from edgespec.llama.settings import ContextSettings, new_context
-from edgespec.memory.question import Question
 from edgespec.pairs.placement import Rule, place_of
 from edgespec.system.json_child import answer_questions
 from edgespec_models.fit.need import RAM, Parts

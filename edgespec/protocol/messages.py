@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from edgespec.chat.fill_in import FillTokens
 from edgespec.core.attachment import Mixed
+from edgespec.core.fill_tokens import FillTokens
 from edgespec.core.request import Request
 from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
 from edgespec.pairs.adapters import Adapter

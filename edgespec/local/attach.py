@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from edgespec.client.answer import Info
 from edgespec.client.client import Client, proves
-from edgespec.client.private_engine import LOOK_AGAIN_S, PrivateEngine
 from edgespec.client.state_file import ServerState, states
 from edgespec.errors import EdgeSpecError, EndpointError
+from edgespec.local.private_engine import LOOK_AGAIN_S, PrivateEngine
 from edgespec.pairs.store import default_files, open_store
 from edgespec.system import config
 from edgespec_models import tiny
