@@ -317,7 +317,7 @@ IN_COMPANY = ["mtp", "attention", "eagle", "m-rope", "sliding", "latent", "hybri
 @pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", IN_COMPANY)
-def test_pictures_beside_others_on_a_slow_machine(kind: str, tmp_path: Path, tally: Tally) -> None:
+def test_pictures_next_to_others_on_a_slow_machine(kind: str, tmp_path: Path, tally: Tally) -> None:
     """Parts of prompts join evaluations of others, where a picture may have no room."""
     fuzzed(kind, tmp_path, tally, 8, steps=40, slots=3, store=True, scarce=False, media=True, slow=True)
     assert tally.rows > 50
@@ -327,7 +327,7 @@ def test_pictures_beside_others_on_a_slow_machine(kind: str, tmp_path: Path, tal
 @pytest.mark.parametrize("seed", range(9, 14))
 @pytest.mark.parametrize("kind", IN_COMPANY)
 @pytest.mark.parametrize(("slots", "store", "scarce"), CASES)
-def test_pictures_beside_others_on_a_slow_machine_for_long(
+def test_pictures_next_to_others_on_a_slow_machine_for_long(
     kind: str, slots: int, store: bool, scarce: bool, seed: int, tmp_path: Path, tally: Tally
 ) -> None:
     fuzzed(

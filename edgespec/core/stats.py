@@ -8,8 +8,7 @@
 - ttft_s = from the request to the first token; tpot_s = (last - first token time) / (n_tokens - 1);
 - tok_per_s = 1 / tpot_s; n_tokens counts without the end token;
 - seconds = where the time between the first and the last token went: in the draft (llama.cpp), in the
-  target verifying (llama.cpp), and everything else (Python). A draft that reads ahead works beside the
-  target, so that the first two may come to more than the time that passed; nothing else is left then.
+  target verifying (llama.cpp), and everything else (Python).
 """
 
 import time

@@ -24,11 +24,11 @@ from edgespec.chat.conversation import Composed, compose
 from edgespec.chat.normalization import normalized
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.core.attachment import Attachment
-from edgespec.engine.media_marks import mixed
-from edgespec.engine.messages import Loaded, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
+from edgespec.protocol.media_marks import mixed
+from edgespec.protocol.messages import Loaded, Submit, longest_text
 from edgespec.server.dialects.openai.requests import ChatRequest, GenerationRequest
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.event_stream import Answerer, EventStream, to_its_end
@@ -289,7 +289,7 @@ def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar
     opening, closing = composed.family.thoughts[0]
     if composed.opened:
         return replace(form, behind=closing)
-    told_not_to = composed.text.rstrip().endswith(closing.strip())
-    if told_not_to or opening.strip() not in template:  # or does not reason
+    closed = composed.text.rstrip().endswith(closing.strip())
+    if closed or opening.strip() not in template:  # or does not reason
         return form
     return replace(form, behind=closing, opening=opening)

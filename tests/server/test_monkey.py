@@ -167,7 +167,7 @@ def check(server: Served, stream: Stream, statuses: list[int]) -> None:
         30,
     )
     assert server.chat(max_tokens=2).status == 200
-    assert not re.search("fault of EdgeSpec|Traceback|Unknown child", server.said()), server.said()
+    assert not re.search("fault of EdgeSpec|Traceback|Unknown child", server.logged()), server.logged()
     assert json.loads(server.ask("/health").body) == {"status": "ok"}
 
 

@@ -20,8 +20,8 @@ from tiny_gguf import CONTROL, write_llama
 
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Round, Started
-from edgespec.engine.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.sampling.sampler import Sampling
 from edgespec.server import worker_life
 from edgespec.server.engine_status import EngineStatus
@@ -166,7 +166,7 @@ def test_a_supervisor_that_closes_ends_waiting_and_lets_running_answers_finish(
     asyncio.run(play())
 
 
-def test_loading_is_told_as_it_goes_on(loads: tuple[LoadRequest, LoadRequest]) -> None:
+def test_loading_is_reported_as_it_goes_on(loads: tuple[LoadRequest, LoadRequest]) -> None:
     async def play() -> None:
         one, two = loads
         async with supervised(one) as worker:
@@ -375,7 +375,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(
         told: list[str] = []
         async with supervised(loads[0], ping_s=0.1, tell=told.append) as worker:
             await asyncio.sleep(0.9)
-            assert worker.current.restarts == 0 and await worker.hears(2.0), "one that hears is left alone"
+            assert worker.current.restarts == 0 and await worker.responds(2.0), "one that hears is left alone"
             asker, old = Asker(worker, "a"), worker.current.pid
             assert old
             psutil.Process(old).suspend()

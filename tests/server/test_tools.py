@@ -251,7 +251,7 @@ def test_thoughts_are_told_apart_from_words() -> None:
 
     details = {"completion_tokens_details": {"reasoning_tokens": 3}}
     assert answer._usage(Counted()) == {"completion_tokens": 4, **details}
-    message = answer._said(0, "")["message"]
+    message = answer._content(0, "")["message"]
     assert message == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm, let me."}
     [together] = readers(composed, 1, apart=False)
     text = [delta for i in rounds for delta in together.feed(i)]

@@ -191,9 +191,9 @@ class ChatScreen(ConversationScreen):
         else:
             text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
         drawn_race = drawn(engine.endpoint, messages, self.options(), rng=random.Random())
-        said = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
+        earlier = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
         why = odds_against(engine.info.break_even)
-        shown = RaceScreen(drawn_race, text, said=said, tinted=self.transcript.tinted, why=why)
+        shown = RaceScreen(drawn_race, text, earlier=earlier, tinted=self.transcript.tinted, why=why)
         self.app.push_screen(shown, self.take_measured)
 
     def action_take_choice(self, number: int) -> None:
