@@ -20,6 +20,8 @@ from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.terminal.shown_text import Content
+from edgespec_tui.tools.loop import Decision, Proposal
+from edgespec_tui.widgets.approval_bar import QUIET_S, ApprovalBar
 from edgespec_tui.widgets.attached_files import Mention
 from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.find_bar import FindBar
@@ -77,6 +79,7 @@ class ConversationScreen(Screen[None]):
                     yield ShellOutput()
                     yield Static("", id="files")
                     yield FindBar()
+                    yield ApprovalBar()
                     yield NoticeLine()
                     yield ChoiceList()
                     yield self.prompt
@@ -229,6 +232,24 @@ class ConversationScreen(Screen[None]):
             if found := await asyncio.wrap_future(self.context.sessions.regained(talk.id)):
                 await self.open(found)
                 self.tell("The other window has gone: this chat can be changed here.")
+
+    # -- tools
+
+    async def decide(self, proposal: Proposal) -> Decision:
+        """Asks the user whether a call may be made."""
+        if not self.app.app_focus:
+            self.app.bell()
+        since_key, bar = self.context.moments.since_key, self.query_one(ApprovalBar)
+        try:
+            return await bar.ask(
+                proposal, may_take_keys=lambda: since_key() > QUIET_S and not self.prompt.text
+            )
+        finally:
+            self.prompt.focus()
+
+    def action_decide(self, decision: Decision) -> None:
+        """Takes a click on what the user decides."""
+        self.query_one(ApprovalBar).take(decision)
 
     # -- asking
 

@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 from edgespec.errors import EdgeSpecError
 from edgespec.system.odd_text import as_text
+from edgespec_tui.endpoint.endpoint import Role
 from edgespec_tui.tools.values import Call, Result, Tool
 
 Decision = Literal["once", "always", "no"]
 MOST_ROUNDS = 10
+CHARACTERS_PER_TOKEN = 3
 MOST_CALLS = 16  # of one message
 LEAST_ROOM, MOST_ROOM = 1000, 40_000  # characters of a result
 REFUSED = "The user did not allow this call. Do not repeat it: answer without it, or ask what to do instead."
@@ -40,6 +42,10 @@ class Proposal:
     arguments: Mapping[str, Any]
 
 
+async def nothing(_call: Call) -> None:
+    """Does nothing with a call that has changed."""
+
+
 @dataclass(slots=True)
 class ToolLoop:
     """The calls of one answer."""
@@ -47,7 +53,7 @@ class ToolLoop:
     offered: Mapping[str, Tool]  # by the names that the model was given
     run: Callable[[Tool, Mapping[str, Any]], Awaitable[Result]]  # raises EdgeSpecError
     decide: Callable[[Proposal], Awaitable[Decision]]  # asks the user
-    changed: Callable[[Call], Awaitable[None]]  # a call was added, or has another outcome
+    changed: Callable[[Call], Awaitable[None]] = nothing  # a call was added, or has another outcome
     clean: Callable[[str], str] = as_text  # removes from a result what no text has
     keep: Callable[[str], str] = lambda _: ""  # keeps a whole result; returns the file
     always: set[str] = field(default_factory=set)  # keys of tools that need not be asked about
@@ -55,17 +61,17 @@ class ToolLoop:
     room: int = MOST_ROOM  # characters of a result that the model gets
     calls: list[Call] = field(default_factory=list)
 
-    async def answer(self, ask: Callable[[bool], Awaitable[Sequence[Wanted]]], at: Callable[[], int]) -> None:
+    async def answer(self, ask: Callable[[bool], Awaitable[tuple[Sequence[Wanted], int]]]) -> None:
         """Has the model answer until it calls nothing more.
 
-        ask: one message of the model's; it is given whether tools may be called, and returns the calls. at:
+        ask: one message of the model's. It is given whether tools may be called, and returns the calls, and
         how many characters the answer has now. A cancelled call stays, marked as stopped.
         """
         for number in range(self.most_rounds + 1):
-            wanted = await ask(number < self.most_rounds)
+            wanted, place = await ask(number < self.most_rounds)
             if not wanted:
                 return
-            first, place = len(self.calls), at()
+            first = len(self.calls)
             round_ = self.calls[-1].round + 1 if self.calls else 0
             for one in wanted[:MOST_CALLS]:
                 tool = self.offered.get(one.name)
@@ -78,6 +84,13 @@ class ToolLoop:
                 for index in range(first, len(self.calls)):
                     if self.calls[index].outcome == "asked":
                         self.calls[index] = replace(self.calls[index], outcome="stopped", result=STOPPED)
+
+    def n_tokens(self) -> int:
+        """Returns about how many tokens the tools take in a prompt, rather too many than too few."""
+        return sum(
+            len(json.dumps([name, tool.description, dict(tool.schema)])) // CHARACTERS_PER_TOKEN + 16
+            for name, tool in self.offered.items()
+        )
 
     async def _perform(self, index: int, *, may: bool) -> None:
         """Makes one call, if the user allows it."""
@@ -167,9 +180,9 @@ async def allow_reading(proposal: Proposal) -> Decision:
 DECISIONS = {"all": allow_all, "none": allow_none, "read": allow_reading}
 
 
-def messages_of_calls(text: str, calls: Sequence[Call]) -> list[tuple[str, str, dict[str, Any]]]:
+def messages_of_calls(text: str, calls: Sequence[Call]) -> list[tuple[Role, str, dict[str, Any]]]:
     """Returns an answer with calls as messages: role, text, and the further fields of each."""
-    told: list[tuple[str, str, dict[str, Any]]] = []
+    told: list[tuple[Role, str, dict[str, Any]]] = []
     begin = 0
     for number in sorted({call.round for call in calls}):
         these = [call for call in calls if call.round == number]

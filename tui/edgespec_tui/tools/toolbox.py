@@ -41,6 +41,7 @@ class _Place:
     connection: Connection | None = None
     starts: int = 0
     fault: str = ""  # why its tools are not there
+    reported: str = ""  # the fault that the user knows of
     starting: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -60,6 +61,13 @@ class Toolbox:
     def fault_of(self, server: str) -> str:
         """Returns why a server's tools are not there; "" if they are, or nobody has asked for them."""
         return self._places[server].fault
+
+    def new_faults(self) -> list[str]:
+        """Returns the faults that were not returned before."""
+        found = [place for place in self._places.values() if place.fault not in ("", place.reported)]
+        for place in found:
+            place.reported = place.fault
+        return [place.fault for place in found]
 
     async def tools(self, servers: Iterable[str] | None = None) -> list[Tool]:
         """Returns the tools of these servers, or all; `fault_of` says why a server's are missing."""
@@ -113,7 +121,7 @@ class Toolbox:
     def renew(self, server: str) -> None:
         """Lets a server that could not be used be started again."""
         place = self._place(server)
-        place.starts, place.fault = 0, ""
+        place.starts, place.fault, place.reported = 0, "", ""
 
     def _place(self, server: str) -> _Place:
         if (place := self._places.get(server)) is None:
@@ -171,7 +179,7 @@ def log_of(server: str) -> Path:
 
 def named(tools: Iterable[Tool]) -> dict[str, Tool]:
     """Returns tools by the names that a model is given: a name that two of them have gets its server's."""
-    ordered = sorted(tools, key=lambda tool: tool.title)
+    ordered = list(tools)
     plain = [ODD.sub("_", tool.name)[:LONGEST_NAME] for tool in ordered]
     found: dict[str, Tool] = {}
     for tool, name in zip(ordered, plain, strict=True):
