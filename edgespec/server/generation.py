@@ -211,8 +211,7 @@ class AnswerChoices:
         i = self._index[id]
         self.choices[i].measured_s = self._metrics.plain_s(self._worker)
         if self.choices[i].started:  # a choice that never got a slot is not an answer
-            plain = self._wanted[i].request.drafter == "none"
-            self._metrics.ended(self.choices[i], self._worker, plain=plain)
+            self._metrics.ended(self.choices[i], self._worker, self._wanted[i])
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""
