@@ -147,6 +147,37 @@ def test_the_next_program_finds_checkpoints_on_disk(pair: Pair, tmp_path: Path) 
     assert written == damaged[1] == alone(pair, asked)
 
 
+@pytest.mark.parametrize("other", ["model", "build"])
+def test_states_of_another_model_or_build_are_not_used(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's file is replaced under its name, or llama.cpp is compiled anew."""
+
+    def asked(turn: str) -> tuple[int, list[int]]:
+        with Pair(tmp_path / "t.gguf", None, SETTINGS) as pair:
+            files = PromptFiles(tmp_path / "prompts", 10**8, state_keys(pair.contexts))
+            files.wait(10.0)
+            engine = Engine(pair, slots=1, cache_ram=RAM, files=files)
+            found = answer(engine, TURNS[turn][0])
+            while engine.write_down():
+                time.sleep(0.001)
+            files.close(10.0)
+            assert found[1] == alone(pair, TURNS[turn][0])
+            return found
+
+    write_hybrid(tmp_path / "t.gguf")
+    first = asked("goes on")
+    assert asked("same preamble")[0] == 30
+    if other == "model":
+        write_hybrid(tmp_path / "new.gguf", seed=8).replace(tmp_path / "t.gguf")
+    else:
+        (tmp_path / "libllama.so").touch()
+        monkeypatch.setattr("edgespec.engine.state_keys.library_folder", lambda: tmp_path)
+    missing, written = asked("goes on")
+    assert missing == TURNS["goes on"][0][0].size
+    assert (written != first[1]) == (other == "model")
+
+
 def test_a_reproducible_answer_uses_none(pair: Pair) -> None:
     """What was evaluated in other company differs in last digits."""
     pair.forget()
