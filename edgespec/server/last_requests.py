@@ -28,6 +28,7 @@ class LastRequests:
                 "model": model,
                 "prompt_tokens": choice.prompt_tokens,
                 "evaluated": choice.known_tokens - choice.cached_tokens,
+                "generated": choice.n_tokens,
                 **choice.reuse(),
             }
         )
