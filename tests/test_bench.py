@@ -93,7 +93,7 @@ def test_prompts_that_do_not_fit_are_left_out_and_temperature_0_is_one_mode(tmp_
     assert {line["mode"] for line in got["lines"]} == {"greedy"}
 
 
-def test_a_model_without_a_template_continues_the_prompts_and_it_is_said(tmp_path: Path) -> None:
+def test_a_model_without_a_template_continues_the_prompts_and_it_is_stated(tmp_path: Path) -> None:
     bare = tiny_gguf.write_llama(tmp_path / "bare.gguf", chat_template=None)
     got, out, _ = bench(tmp_path, "--target", bare, "--modes", "greedy")
     assert got["models"]["draft"] is None
@@ -139,7 +139,7 @@ def test_nonsense_is_refused_in_one_sentence(wrong: list[str], named: str) -> No
     assert named in refused("bench", *wrong)
 
 
-def test_a_missing_model_is_told(tmp_path: Path) -> None:
+def test_a_missing_model_is_reported(tmp_path: Path) -> None:
     assert "there is no file" in refused("bench", "--target", tmp_path / "none.gguf", *QUICK, code=1)
 
 

@@ -65,14 +65,14 @@ def test_any_other_file_is_one_prompt(tmp_path: Path) -> None:
         (["", "  "], "is empty"),
     ],
 )
-def test_a_bad_line_is_told_by_its_number(tmp_path: Path, lines: list[str], named: str) -> None:
+def test_a_bad_line_is_reported_by_its_number(tmp_path: Path, lines: list[str], named: str) -> None:
     with pytest.raises(SettingError) as told:
         read_prompts(write(tmp_path / "p.jsonl", *lines))
     assert named in str(told.value)
     assert "\n" not in str(told.value)
 
 
-def test_a_file_that_is_missing_empty_or_a_folder_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_empty_or_a_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     for name, named in (("none.txt", "cannot be read"), ("empty.txt", "is empty"), (".", "cannot be read")):
         with pytest.raises(SettingError, match=named):

@@ -260,7 +260,7 @@ SAMPLE = [("sliding", *CASES[3]), ("sliding", *CASES[4])]  # the others are belo
 SAMPLE += [(kind, *CASES[4]) for kind in ("attention", "hybrid", "recurrent", "latent")]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("kind", "slots", "store", "scarce"), SAMPLE)
 def test_logits_are_those_of_a_fresh_reading(
     kind: str, slots: int, store: bool, scarce: bool, tmp_path: Path, tally: Tally
@@ -289,6 +289,7 @@ def test_logits_are_those_of_a_fresh_reading_where_evaluations_are_filled_up(
     assert tally.rows > 100 and (sum(added) > 100) == (kind != "hybrid"), "a state cannot take them back"
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["attention", "sliding", "latent"])
 def test_logits_are_those_of_a_fresh_reading_after_restarts(
@@ -313,9 +314,10 @@ def test_logits_are_those_of_a_fresh_reading_with_pictures(
 IN_COMPANY = ["mtp", "attention", "eagle", "m-rope", "sliding", "latent", "hybrid mtp", "hybrid"]
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", IN_COMPANY)
-def test_pictures_beside_others_on_a_slow_machine(kind: str, tmp_path: Path, tally: Tally) -> None:
+def test_pictures_next_to_others_on_a_slow_machine(kind: str, tmp_path: Path, tally: Tally) -> None:
     """Parts of prompts join evaluations of others, where a picture may have no room."""
     fuzzed(kind, tmp_path, tally, 8, steps=40, slots=3, store=True, scarce=False, media=True, slow=True)
     assert tally.rows > 50
@@ -325,7 +327,7 @@ def test_pictures_beside_others_on_a_slow_machine(kind: str, tmp_path: Path, tal
 @pytest.mark.parametrize("seed", range(9, 14))
 @pytest.mark.parametrize("kind", IN_COMPANY)
 @pytest.mark.parametrize(("slots", "store", "scarce"), CASES)
-def test_pictures_beside_others_on_a_slow_machine_for_long(
+def test_pictures_next_to_others_on_a_slow_machine_for_long(
     kind: str, slots: int, store: bool, scarce: bool, seed: int, tmp_path: Path, tally: Tally
 ) -> None:
     fuzzed(

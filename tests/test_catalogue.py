@@ -34,7 +34,7 @@ def test_a_pair_fits_the_machine_it_is_listed_for() -> None:
         assert entry.size <= FOR_CACHES * memory[entry.machine], entry.name
 
 
-def test_a_misspelt_name_is_told_its_neighbours() -> None:
+def test_a_misspelt_name_is_reported_its_neighbours() -> None:
     assert find("QWEN3-4B").name == "qwen3-4b"
     with pytest.raises(CatalogueError, match="no pair 'qwen3-4': did you mean qwen3-4b"):
         find("qwen3-4")
@@ -68,7 +68,7 @@ unverified = []
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "expected"),
     [
         (("class = ", "klass = "), "class"),
         (('"tiny"', '"huge"'), "class 'huge'"),
@@ -77,12 +77,12 @@ unverified = []
         (("[[pair]]", "[pair"), "Expected|Cannot|Invalid"),
     ],
 )
-def test_a_wrong_catalogue_is_told(tmp_path: Path, change: tuple[str, str], said: str) -> None:
+def test_a_wrong_catalogue_is_reported(tmp_path: Path, change: tuple[str, str], expected: str) -> None:
     path = tmp_path / "pairs.toml"
     path.write_text(SOUND)
     assert read_catalogue(path)[0].verified
     path.write_text(SOUND.replace(*change, 1))
-    with pytest.raises(CatalogueError, match=said):
+    with pytest.raises(CatalogueError, match=expected):
         read_catalogue(path)
     path.write_text(SOUND + SOUND)
     with pytest.raises(CatalogueError, match="has 'a' twice"):

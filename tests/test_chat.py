@@ -80,7 +80,7 @@ def test_a_template_may_refuse_in_its_own_words() -> None:
         render(template, USER)
 
 
-def test_a_broken_template_is_told_with_its_line() -> None:
+def test_a_broken_template_is_reported_with_its_line() -> None:
     with pytest.raises(TemplateError, match="broken in line 2: "):
         render("fine\n{% if %}", USER)
 
@@ -102,7 +102,7 @@ def test_a_broken_template_is_told_with_its_line() -> None:
         "{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}",
     ],
 )
-def test_a_template_that_fails_is_told_in_a_sentence(template: str) -> None:
+def test_a_template_that_fails_is_reported_in_a_sentence(template: str) -> None:
     with pytest.raises(TemplateError, match="the chat template "):
         render(template, USER)
 

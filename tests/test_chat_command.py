@@ -47,10 +47,10 @@ def engine(folder: Path, target: Path) -> Iterator[Path]:
         yield state
 
 
-def chat(engine: Path | None, *arguments: str | Path, said: bytes = b"") -> str:
+def chat(engine: Path | None, *arguments: str | Path, stdin: bytes = b"") -> str:
     """Does what `edgespec chat` does, in this process; returns what it wrote to stdout."""
     with at(engine):
-        code, out, err = in_process("chat", *QUICK, *NO_END, *arguments, said=said)
+        code, out, err = in_process("chat", *QUICK, *NO_END, *arguments, stdin=stdin)
     assert code == 0 and err in ("", CUT + "\n")
     return out
 
@@ -64,10 +64,10 @@ def at(engine: Path | None) -> Iterator[None]:
         yield
 
 
-def lines(engine: Path, said: bytes, *arguments: str) -> tuple[list[str], list[str]]:
+def lines(engine: Path, stdin: bytes, *arguments: str) -> tuple[list[str], list[str]]:
     """Talks through a pipe; returns the answers (one line each: the model cannot say more) and stderr."""
     with at(engine):
-        code, out, err = in_process("chat", *QUICK, *NO_END, *ONE_LINE, *arguments, said=said)
+        code, out, err = in_process("chat", *QUICK, *NO_END, *ONE_LINE, *arguments, stdin=stdin)
     assert code == 0, err
     return out.splitlines(), [line for line in err.splitlines() if line != CUT]
 
@@ -75,25 +75,25 @@ def lines(engine: Path, said: bytes, *arguments: str) -> tuple[list[str], list[s
 # ---- lines ------------------------------------------------------------------------------------------------
 
 
-def test_what_was_said_before_counts_until_clear(engine: Path) -> None:
-    answers, told = lines(engine, b"first\n\nsecond\n/clear\nsecond\ncaf\xe9 \xff\n", "-q")
+def test_earlier_turns_count_until_clear(engine: Path) -> None:
+    answers, answer = lines(engine, b"first\n\nsecond\n/clear\nsecond\ncaf\xe9 \xff\n", "-q")
     assert len(answers) == 4 and all(answers), "an empty line is not a question, and any bytes are one"
     assert answers[1] != answers[2]
-    assert told == ["New chat.", "edgespec: 2 bytes are not UTF-8 text: the model gets \ufffd instead"]
+    assert answer == ["New chat.", "edgespec: 2 bytes are not UTF-8 text: the model gets \ufffd instead"]
     assert lines(engine, b"second\n", "-q")[0] == [answers[2]]
 
 
-def test_figures_are_told_beside_the_answers(engine: Path) -> None:
-    answers, told = lines(engine, b"hello\nand then?\n")
+def test_figures_are_reported_next_to_the_answers(engine: Path) -> None:
+    answers, answer = lines(engine, b"hello\nand then?\n")
     assert len(answers) == 2
-    assert sum("tok/s" in line for line in told) == 2
+    assert sum("tok/s" in line for line in answer) == 2
 
 
 def test_a_full_context_leaves_old_messages_out_and_refuses_what_does_not_fit_alone(engine: Path) -> None:
-    answers, told = lines(engine, b"hello to you\n" * 6 + b"word " * 300 + b"\nhello again\n", "-q")
+    answers, answer = lines(engine, b"hello to you\n" * 6 + b"word " * 300 + b"\nhello again\n", "-q")
     assert len(answers) == 7
-    assert any("no longer fit and are left out" in line for line in told)
-    (refusal,) = [line for line in told if line.startswith("edgespec: ")]
+    assert any("no longer fit and are left out" in line for line in answer)
+    (refusal,) = [line for line in answer if line.startswith("edgespec: ")]
     assert "the prompt has 323 tokens" in refusal and " 200" in refusal, "both counts"
 
 
@@ -102,7 +102,7 @@ def test_a_full_context_leaves_old_messages_out_and_refuses_what_does_not_fit_al
 
 def test_a_prompt_prints_just_its_answer_and_can_be_gone_on_with(engine: Path) -> None:
     state = {"EDGESPEC_STATE_DIR": str(engine)}
-    piped = edgespec("chat", *QUICK, *NO_END, "-p", "-", said=b"tell me about words\n", **state)
+    piped = edgespec("chat", *QUICK, *NO_END, "-p", "-", stdin=b"tell me about words\n", **state)
     assert (piped.returncode, piped.stderr.decode().splitlines()) == (0, [CUT])
     again = chat(engine, "-p", "tell me about words")
     assert again == piped.stdout.decode() and again.endswith("\n")
@@ -130,8 +130,9 @@ def test_a_reader_that_has_seen_enough_is_no_error(engine: Path) -> None:
         assert process.wait(20) == 0
 
 
+@pytest.mark.slow
 @posix
-def test_closed_and_full_streams_are_told_in_a_sentence(engine: Path) -> None:
+def test_closed_and_full_streams_are_reported_in_a_sentence(engine: Path) -> None:
     words = [*EDGESPEC, "chat", *QUICK]
 
     def done(redirected: str, *more: str) -> subprocess.CompletedProcess[bytes]:
@@ -191,7 +192,7 @@ def test_nonsense_is_refused_in_one_sentence_before_anything_starts(
     assert named in refused("chat", *files, *wrong, "-p", "hello")
 
 
-def test_a_session_that_is_not_there_is_told() -> None:
+def test_a_session_that_is_not_there_is_reported() -> None:
     for flags, named in ((["-c"], "there is no chat to continue yet"), (["-c", "x"], "no chat 'x'")):
         assert named in refused("chat", "-p", "hello", *flags, code=1)
 
@@ -213,7 +214,7 @@ def test_a_default_pair_that_has_gone_keeps_no_chat_from_starting(
     other = standing_in()
     assert other and other[0] == EMBEDDED and other[1].endswith("the embedded pair answers in its place")
     store.add(InstalledPair("whole", files, None, "imported", 1.0), default=False)
-    code, out, err = in_process("chat", *QUICK, *NO_END, *ONE_LINE, said=b"hello\n")
+    code, out, err = in_process("chat", *QUICK, *NO_END, *ONE_LINE, stdin=b"hello\n")
     assert code == 0 and len(out.splitlines()) == 1, err
     assert "pair lost lacks gone.gguf" in err and "pair whole answers in its place" in err
     assert "gone.gguf" in refused("chat", "-p", "hello", code=1), (
@@ -256,9 +257,9 @@ def test_a_conversation_on_a_terminal_without_a_screen(target: Path) -> None:
         assert "Traceback" not in terminal.shown
 
 
-def test_a_chat_is_exported_as_it_was_said(engine: Path, tmp_path: Path) -> None:
+def test_a_chat_is_exported_as_it_was_written(engine: Path, tmp_path: Path) -> None:
     name = str(tmp_path / "chat.json")
-    answers, told = lines(engine, f"hello\n/export {name}\n".encode(), "-q")
+    answers, answer = lines(engine, f"hello\n/export {name}\n".encode(), "-q")
     turns = json.loads((tmp_path / "chat.json").read_text())["turns"]
     assert [turn["text"] for turn in turns] == ["hello", *answers]
-    assert told == [f"Written: {name}"]
+    assert answer == [f"Written: {name}"]

@@ -45,9 +45,9 @@ def draft(folder: Path, target: Path) -> Path:
     return tiny_gguf.write_llama(folder / "draft.gguf", context_length=4096, dtype="Q8_0", noise=0.05)
 
 
-def run(target: Path, *arguments: str | Path, said: bytes = b"") -> tuple[str, str]:
+def run(target: Path, *arguments: str | Path, stdin: bytes = b"") -> tuple[str, str]:
     """Runs `edgespec run` where it should work; returns (stdout, stderr)."""
-    code, out, err = in_process("run", "--target", target, *QUICK, *arguments, said=said)
+    code, out, err = in_process("run", "--target", target, *QUICK, *arguments, stdin=stdin)
     assert code == 0, err
     return out, err
 
@@ -59,11 +59,11 @@ def test_the_prompt_may_come_from_the_command_line_or_standard_input(target: Pat
     """As a program, with the files named by the environment, it says the same."""
     from_line, _ = run(target, "--draft", draft, "tell me about words")
     assert len(from_line) > 20
-    assert run(target, "--draft", draft, said=b"tell me about words\n")[0] == from_line
-    assert run(target, "--draft", draft, "-", said=b"tell me about words")[0] == from_line
+    assert run(target, "--draft", draft, stdin=b"tell me about words\n")[0] == from_line
+    assert run(target, "--draft", draft, "-", stdin=b"tell me about words")[0] == from_line
     assert run(target, "--draft", draft, "tell me about nothing")[0] != from_line
     files = {"EDGESPEC_TARGET": str(target), "EDGESPEC_DRAFT": str(draft)}
-    done = edgespec("run", *QUICK, "--json", "--draft-length", "2", said=b"tell me about words\n", **files)
+    done = edgespec("run", *QUICK, "--json", "--draft-length", "2", stdin=b"tell me about words\n", **files)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["text"] == from_line.rstrip("\n")
     assert json.loads(done.stdout)["drafted"] > 0
@@ -87,8 +87,8 @@ def test_the_system_prompt_is_part_of_the_conversation(target: Path) -> None:
 
 def test_bytes_that_are_no_utf8_are_answered(target: Path) -> None:
     """The shell's bytes became lone surrogates, and the template's text could not be encoded."""
-    for arguments, said in ((["caf\udce9 \udcff"], b""), ([], b"caf\xe9 \xff"), (["--raw", "\udcff"], b"")):
-        told = run(target, "-q", *arguments, said=said)[1]
+    for arguments, stdin in ((["caf\udce9 \udcff"], b""), ([], b"caf\xe9 \xff"), (["--raw", "\udcff"], b"")):
+        told = run(target, "-q", *arguments, stdin=stdin)[1]
         assert "not UTF-8 text: the model gets" in told
     done = subprocess.run([*EDGESPEC, "run", "--target", target, *QUICK, "-q", b"\xff"], capture_output=True)
     assert done.returncode == 0
@@ -196,6 +196,7 @@ def test_a_draft_length_is_kept_to_and_without_one_it_is_what_pays(target: Path,
     assert fixed["text"] == free["text"]
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_read_or_written_is_no_error(target: Path, draft: Path, home: Path) -> None:
     """What was learned of a pair is kept there; without it everything is measured anew."""
     shutil.rmtree(home / ".cache")
@@ -239,7 +240,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(target: Path, joined: bool) -
 
 
 @posix
-def test_a_full_disk_or_a_closed_output_is_told_in_a_sentence(target: Path) -> None:
+def test_a_full_disk_or_a_closed_output_is_reported_in_a_sentence(target: Path) -> None:
     command = [*map(str, EDGESPEC), "run", "--target", str(target), "--no-draft", *QUICK, "hello"]
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
@@ -307,17 +308,17 @@ def test_files_of_flags_are_read_as_far_as_they_could_be_right(target: Path, tmp
     files = {"empty": "", "long": "{" * 1_100_000}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    for flag, name, said in (
+    for flag, name, printed in (
         ("--json-schema", "long", "has more than 262,144 characters"),
         ("--chat-template-file", "long", "has more than 1,048,576 characters"),
         ("--chat-template-file", "empty", "is empty"),
     ):
-        assert said in refused("run", "--target", target, flag, tmp_path / name, "hello")
+        assert printed in refused("run", "--target", target, flag, tmp_path / name, "hello")
 
 
 def test_an_empty_prompt_is_refused(target: Path) -> None:
-    for arguments, said in ((["run"], b""), (["run", "-"], b"\n"), (["run", ""], b"")):
-        ended = in_process(*arguments, "--target", target, "--no-draft", said=said)
+    for arguments, stdin in ((["run"], b""), (["run", "-"], b"\n"), (["run", ""], b"")):
+        ended = in_process(*arguments, "--target", target, "--no-draft", stdin=stdin)
         assert ended == (2, "", "edgespec: the prompt is empty: say something for the model to answer\n")
 
 
@@ -374,7 +375,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path, Path], Path], str]] = {
     "role, what",
     [*(("--target", what) for what in BAD_FILES), *(("--draft", what) for what in ("missing", "truncated"))],
 )
-def test_a_bad_file_is_told_in_one_sentence(target: Path, tmp_path: Path, role: str, what: str) -> None:
+def test_a_bad_file_is_reported_in_one_sentence(target: Path, tmp_path: Path, role: str, what: str) -> None:
     make, named = BAD_FILES[what]
     bad = make(tmp_path, target)
     files = ["--target", bad, "--no-draft"] if role == "--target" else ["--target", target, "--draft", bad]
@@ -382,20 +383,20 @@ def test_a_bad_file_is_told_in_one_sentence(target: Path, tmp_path: Path, role: 
     assert bad.name in err and named in err
 
 
-def test_a_mismatched_pair_is_told_in_one_sentence(target: Path, tmp_path: Path) -> None:
+def test_a_mismatched_pair_is_reported_in_one_sentence(target: Path, tmp_path: Path) -> None:
     other = tiny_gguf.altered(tiny_gguf.make_vocabulary(), texts=tiny_gguf.FOREIGN)
     stranger = tiny_gguf.write_llama(tmp_path / "stranger.gguf", vocab=other)
     err = refused("run", "--target", target, "--draft", stranger, "hello", code=1)
     assert err.startswith("edgespec: stranger.gguf cannot draft for target.gguf: token 5 is ")
 
 
-def test_a_prompt_longer_than_the_context_is_told_in_one_sentence(target: Path) -> None:
+def test_a_prompt_longer_than_the_context_is_reported_in_one_sentence(target: Path) -> None:
     err = refused("run", "--target", target, "--no-draft", "--ctx", "64", "word salad " * 500, code=1)
     assert err.startswith("edgespec: the prompt has ")
     assert "available context size of 64" in err
 
 
-def test_weights_that_are_no_numbers_are_told_in_one_sentence(tmp_path: Path) -> None:
+def test_weights_that_are_no_numbers_are_reported_in_one_sentence(tmp_path: Path) -> None:
     import numpy as np
 
     weights = np.full((512, 64), np.nan, np.float32)
@@ -404,7 +405,7 @@ def test_weights_that_are_no_numbers_are_told_in_one_sentence(tmp_path: Path) ->
     assert err.startswith("edgespec: the model returned nan")
 
 
-def test_a_model_without_template_and_a_broken_template_are_told(tmp_path: Path) -> None:
+def test_a_model_without_template_and_a_broken_template_are_reported(tmp_path: Path) -> None:
     bare = tiny_gguf.write_llama(tmp_path / "bare.gguf", chat_template=None)
     broken = tiny_gguf.write_llama(tmp_path / "broken.gguf", chat_template="{% for %}")
     assert "the chat template is broken" in refused(
@@ -435,8 +436,8 @@ def test_without_a_command_the_commands_are_listed() -> None:
 
 def test_a_misspelt_flag_is_named_with_the_nearest_and_not_what_follows_it() -> None:
     """In `--temprature 1 hi`, 1 was taken for the prompt and `hi` for what is wrong."""
-    said = refused("run", "--temprature", "1", "hi")
-    assert "there is no flag --temprature: did you mean --temperature?" in said and "hi;" not in said
+    printed = refused("run", "--temprature", "1", "hi")
+    assert "there is no flag --temprature: did you mean --temperature?" in printed and "hi;" not in printed
     assert "unrecognized arguments: there" in refused("run", "hi", "there")
 
 
@@ -449,8 +450,10 @@ def test_the_help_of_run_begins_with_everyday_flags() -> None:
 
 def test_no_pair_to_remove_is_no_reason_to_pull_one() -> None:
     """`edgespec rm nope` advised `edgespec pull nope`."""
-    said = refused("rm", "nope")
-    assert "no pair 'nope' is installed (installed: none): `edgespec list`" in said and "pull" not in said
+    printed = refused("rm", "nope")
+    assert (
+        "no pair 'nope' is installed (installed: none): `edgespec list`" in printed and "pull" not in printed
+    )
 
 
 def test_the_embedded_pair_is_called_so_while_it_is_loaded(target: Path) -> None:
@@ -500,7 +503,7 @@ def test_llama_cpps_values_for_what_the_file_says_are_taken() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["a(b", "(?=a)b"])
-def test_a_wrong_regular_expression_is_told_before_a_model_is_loaded(wrong: str, tmp_path: Path) -> None:
+def test_a_wrong_regular_expression_is_reported_before_a_model_is_loaded(wrong: str, tmp_path: Path) -> None:
     """It took nine seconds, of which the model's loading was most."""
     (tmp_path / "no.gguf").write_bytes(b"this would be told first")
     with pytest.raises(GrammarError, match="^the regular expression cannot be used: "):

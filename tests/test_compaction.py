@@ -43,17 +43,18 @@ async def test_the_oldest_turns_become_a_summary_and_the_whole_chat_is_kept(tmp_
     again.close()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_summary_that_fails_changes_nothing() -> None:
     endpoint = FakeEndpoint(answers=["A", "A", "A", EndpointError("the engine is busy")])
     async with driven(ChatApp(endpoint)) as it:
         await it.say("/compact")
-        await it.told("there is nothing to summarise yet")
+        await it.notified("there is nothing to summarise yet")
         for n in range(3):
             await it.ask(f"q{n}")
         whole = it.chat.conversation
         await it.say("/compact")
-        await it.told("the engine is busy")
+        await it.notified("the engine is busy")
         assert it.chat.conversation is whole and len(it.texts()) == 6
 
 
@@ -80,18 +81,19 @@ async def test_answers_follow_the_schema_of_a_file(tmp_path: Path) -> None:
     async with driven(ChatApp(endpoint)) as it:
         for file, why in (("list.json", "holds no JSON schema"), ("none.json", "cannot be read")):
             await it.say(f"/schema {tmp_path / file}")
-            await it.told(why)
+            await it.notified(why)
             it.chat.prompt.clear_all()
         await it.say(f"/schema {tmp_path / 's.json'}")
-        await it.told("from now on")
+        await it.notified("from now on")
         await it.ask("one")
-        assert endpoint.asked[-1][1].beside["response_format"]["json_schema"]["schema"] == schema
+        assert endpoint.asked[-1][1].extra["response_format"]["json_schema"]["schema"] == schema
         await it.say("/schema off")
-        await it.told("free again")
+        await it.notified("free again")
         await it.ask("two")
-        assert not endpoint.asked[-1][1].beside
+        assert not endpoint.asked[-1][1].extra
 
 
+@pytest.mark.sample(2)
 @on_a_loop
 @pytest.mark.parametrize(
     ("how", "focus", "written"),

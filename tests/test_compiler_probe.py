@@ -50,6 +50,7 @@ def compiler(folder: Path, header: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_compiler_that_drops_the_stores_is_found_and_one_that_keeps_them_passes(tmp_path: Path) -> None:
     sound, broken = compiler(tmp_path / "sound", SOUND), compiler(tmp_path / "broken", BROKEN)
     assert compiler_probe.keeps_stores([str(sound)], AMX)

@@ -582,7 +582,7 @@ def test_a_failure_in_the_second_chunk_keeps_the_first(plain: Model, monkeypatch
         ([(2, b"sched_reserve: reserve took 2.49 ms\n"), (5, b"!\n")], "it gave no reason"),
     ],
 )
-def test_a_failure_quotes_what_was_said_of_it_and_no_news(
+def test_a_failure_quotes_what_was_stated_of_it_and_no_news(
     plain: Model, monkeypatch: pytest.MonkeyPatch, said: list[tuple[int, bytes]], quoted: str
 ) -> None:
     """It read "code -3 on 2 tokens: sched_reserve: reserve took 2.49 ms"; or quoted an older failure."""

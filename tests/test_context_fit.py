@@ -59,7 +59,9 @@ def test_what_was_left_out_stays_out_so_that_prompts_begin_alike() -> None:
     assert cuts[-1] and sum(changes) <= 30 * 150 / 250 / 2 + 2, cuts
 
 
-def test_a_long_last_question_is_told_alone_and_one_that_does_not_fit_is_refused_with_both_counts() -> None:
+def test_a_long_last_question_is_reported_alone_and_one_that_does_not_fit_is_refused_with_both_counts() -> (
+    None
+):
     assert left_out([10, 10, 900]) == 2
     assert left_out([10, 10, 989]) == 2
     with pytest.raises(PromptTooLongError, match=r"1,000 tokens .* 1,000") as refusal:
@@ -84,7 +86,7 @@ def fitted(talk: Conversation, *, n_ctx: int | None, endpoint: FakeEndpoint | No
     return asyncio.run(fit(endpoint or FakeEndpoint(), talk, talk.head, n_ctx=n_ctx))
 
 
-def test_the_system_prompt_and_the_last_question_are_always_told() -> None:
+def test_the_system_prompt_and_the_last_question_are_always_reported() -> None:
     talk = talk_of(20, 21)  # 22 tokens each with their frame, 4 of system prompt
     found = fitted(talk, n_ctx=200)
     assert found.messages[0].text == "be kind" and found.messages[-1].text.startswith("t20 ")
@@ -116,7 +118,7 @@ def test_an_endpoint_that_cannot_count_is_refused_nothing() -> None:
     assert found.left_out == (1, 2) and found.n_tokens is None
 
 
-def test_a_question_without_an_answer_is_not_told() -> None:
+def test_a_question_without_an_answer_is_not_reported() -> None:
     """Two user messages in a row were told after a failed turn, which strict templates refuse."""
     talk = talk_of(5, 2)
     talk.change(replace(talk.turns[2], text=""))

@@ -131,7 +131,9 @@ def test_where_cells_have_run_out_nothing_is_restored_and_nothing_is_broken(mode
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_tokens_beside_others_lie_in_order_where_cells_are_kept(models: dict[str, Model], kept: bool) -> None:
+def test_tokens_next_to_others_lie_in_order_where_cells_are_kept(
+    models: dict[str, Model], kept: bool
+) -> None:
     """Where they are not, a token takes a cell that another's rejected guess left, before its own."""
     with Context(models["plain"], settings(n_seq=2, n_rows=8)) as context:
         context.keep_cells(kept)

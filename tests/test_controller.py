@@ -343,21 +343,21 @@ def test_a_draft_that_becomes_good_late_is_used_again(machine: str, told: bool) 
     for seed in range(3):
         bench = Bench(machine, seed=50 * seed)
         played = bench.play(stream(late, seed, told=told), n_tokens=1200)
-        said = np.cumsum([len(r.tokens) for r in played.rounds])
-        tried = [n - 500 for n, r in zip(said, played.rounds, strict=True) if r.drafted and n > 500]
+        generated = np.cumsum([len(r.tokens) for r in played.rounds])
+        tried = [n - 500 for n, r in zip(generated, played.rounds, strict=True) if r.drafted and n > 500]
         assert tried[0] < 120, tried[:3]
-        last = np.searchsorted(said, 900)
-        fast = (said[-1] - said[last]) * bench.one / (played.ended[-1] - played.ended[last])
+        last = np.searchsorted(generated, 900)
+        fast = (generated[-1] - generated[last]) * bench.one / (played.ended[-1] - played.ended[last])
         assert fast > (1.4 if machine == "compute-bound" else 2.2), fast
-        bad = np.searchsorted(said, 500)
+        bad = np.searchsorted(generated, 500)
         assert played.ended[bad] - played.ended[0] < 500 * bench.one / 0.97
 
 
 def test_plain_decoding_is_timed_again_now_and_then() -> None:
     bench = Bench("memory-bound")
     played = bench.play(stream(0.98, 1), n_tokens=1500)
-    said = np.cumsum([len(r.tokens) for r in played.rounds])
-    plain = [n for n, r in zip(said, played.rounds, strict=True) if not r.drafted]
+    generated = np.cumsum([len(r.tokens) for r in played.rounds])
+    plain = [n for n, r in zip(generated, played.rounds, strict=True) if not r.drafted]
     assert max(np.diff(plain)) < TUNING.refresh + 60
     assert len(plain) < 15
 
@@ -385,7 +385,7 @@ def test_a_machine_that_becomes_slower_is_no_reason_to_draft_otherwise() -> None
     bench = Bench("memory-bound")
     first = speed(bench, bench.play(stream(0.8, 1)))
     for table in (bench.true.target, bench.true.draft):
-        table.pulse.level = 3.0
+        table.slowness.level = 3.0
     slow = [bench.play(stream(0.8, 1)) for _ in range(2)][-1]
     assert 3 * bench.plain() / slow.seconds > 0.95 * first
 
@@ -434,6 +434,7 @@ class Forgetful(Timed):
         return super().score(wants)
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @EVERYWHERE
 def test_what_a_recurrent_target_evaluates_again_is_charged_to_the_draft(

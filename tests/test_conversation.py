@@ -38,7 +38,7 @@ def test_a_branch_holds_its_path_alone_and_changes_nothing_in_the_old() -> None:
     assert len(talk.turns) == 4 and not talk.sampling
 
 
-def test_an_endpoint_is_told_the_system_prompt_and_what_has_text() -> None:
+def test_an_endpoint_is_reported_the_system_prompt_and_what_has_text() -> None:
     talk = talked()
     talk.add("assistant", "", parent=3)
     system, first = Message("system", "be kind"), Message("user", "one?")

@@ -26,6 +26,7 @@ def rows(path: Path) -> np.ndarray:
             return context.score([Want(TOKENS, rows=len(TOKENS))])[0].copy()
 
 
+@pytest.mark.slow
 def test_16_bits_answer_as_8_do_and_4_nearly(tiny_target: Path, tmp_path: Path) -> None:
     wide, narrow = tmp_path / "wide.gguf", tmp_path / "narrow.gguf"
     code, out, err = in_process("convert", tiny_target, "--to", "F16", "-o", wide)
@@ -40,7 +41,7 @@ def test_16_bits_answer_as_8_do_and_4_nearly(tiny_target: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "expected"),
     [
         (["--to", "Q4_0"], "is already Q4_0"),
         (["--to", "Q9"], "invalid choice"),
@@ -48,10 +49,12 @@ def test_16_bits_answer_as_8_do_and_4_nearly(tiny_target: Path, tmp_path: Path) 
         (["--to", "F16", "--threads", "0"], "--threads is 0"),
     ],
 )
-def test_what_cannot_be_is_told(flags: list[str], said: str, tiny_draft: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_is_reported(
+    flags: list[str], expected: str, tiny_draft: Path, tmp_path: Path
+) -> None:
     output = [] if "-o" in flags else ["-o", tmp_path / "x.gguf"]
     code, _, err = in_process("convert", tiny_draft, *flags, *output)
-    assert code != 0 and said in err and err.count("\n") == 1
+    assert code != 0 and expected in err and err.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

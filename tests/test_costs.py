@@ -21,7 +21,7 @@ from edgespec.core.pace.cost_table import (
     SLOPE,
     SURPRISES,
     CostTable,
-    Pulse,
+    Slowness,
 )
 from edgespec.core.pace.costs import SIZES, Costs, assumed, from_measured, look
 from edgespec.core.pace.row_costs import FLOAT, MEASURED, ON_CARD, QUANTISED, Shape, shape_of
@@ -46,14 +46,14 @@ def test_past_the_largest_each_token_costs_as_there() -> None:
 def test_context_costs_by_token_and_length() -> None:
     table = CostTable(POINTS, slope=0.05)
     assert table.seconds(4, 2000) == pytest.approx(1.6 + 0.05 * 4 * 2)
-    table.pulse.level = 2.0
+    table.slowness.level = 2.0
     assert table.seconds(4, 2000) == pytest.approx(2 * (1.6 + 0.05 * 4 * 2))
 
 
 @pytest.mark.parametrize("n_ctx", [0, 777, 30_000])
 def test_the_curve_has_the_seconds_of_each_number_of_tokens(n_ctx: int) -> None:
     for up_to in (1, 5, 8, 30):
-        table = CostTable(POINTS, slope=0.02, pulse=Pulse(1.3))
+        table = CostTable(POINTS, slope=0.02, slowness=Slowness(1.3))
         wanted = [0.0, *(table.seconds(n, n_ctx) for n in range(1, up_to + 1))]
         assert table.curve(up_to, n_ctx).tolist() == pytest.approx(wanted)
 
@@ -163,18 +163,18 @@ def test_evaluations_between_plain_steps_that_disagree_teach_nothing() -> None:
     assert table.measured == {1, 4} and ratios(table, 4)[0] > 1.9
 
 
-def test_beside_other_programs_next_to_nothing_is_learned() -> None:
+def test_next_to_other_programs_next_to_nothing_is_learned() -> None:
     """Single tokens take twice as long; four, five times as long as they should."""
     table = CostTable(dict(POINTS), slope=0.0)
     for _ in range(5):
         bracketed(table, 4, 1.6, one=1.0)
     for _ in range(10):
         bracketed(table, 4, 16.0, one=2.0)
-    assert table.pulse.noisy
+    assert table.slowness.noisy
     assert ratios(table, 4)[0] < 1.6 * 1.25
     for _ in range(2000):
         bracketed(table, 4, 6.4, one=2.0)
-    assert not table.pulse.noisy, "what lasts is how the machine is"
+    assert not table.slowness.noisy, "what lasts is how the machine is"
     assert ratios(table, 4) == pytest.approx([3.2], rel=0.05)
 
 
@@ -210,7 +210,7 @@ def test_evaluations_that_are_not_as_expected_ask_for_a_plain_step() -> None:
     table, asked = CostTable(dict(POINTS), slope=0.0), []
     rng = np.random.default_rng(1)
     for i in range(400):
-        if table.pulse.asks:
+        if table.slowness.asks:
             asked.append(i)
             table.learn(1, 0, float(rng.choice([1.0, 3.0])), plain=True)
         else:
@@ -220,14 +220,14 @@ def test_evaluations_that_are_not_as_expected_ask_for_a_plain_step() -> None:
     quiet = CostTable(dict(POINTS), slope=0.0)
     for _ in range(100):
         quiet.learn(4, 0, 1.6 * math.exp(0.1 * rng.standard_normal()))
-        assert not quiet.pulse.asks
+        assert not quiet.slowness.asks
 
 
 def test_streams_that_never_stop_guessing_keep_no_more_than_is_needed() -> None:
     table = CostTable(dict(POINTS), slope=0.0)
     for _ in range(5000):
         table.learn(8, 0, 3.0)
-    assert len(table.pulse._between) <= MOST_BETWEEN and len(table.pulse._surprises) <= MOST_PATIENCE
+    assert len(table.slowness._between) <= MOST_BETWEEN and len(table.slowness._surprises) <= MOST_PATIENCE
 
 
 def test_a_draft_is_timed_in_the_pulse_of_its_target() -> None:
@@ -252,12 +252,12 @@ def test_streams_together_learn_from_their_own_plain_steps() -> None:
         table.learn(8, 0, 12.0)
     assert table.seconds(4) == pytest.approx(4.0, rel=0.05)
     assert table.seconds(8) / table.seconds(4) == pytest.approx(3.0, rel=0.05)
-    assert not table.pulse.noisy, "single tokens alone say that"
+    assert not table.slowness.noisy, "single tokens alone say that"
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
 def test_a_machine_that_changes_its_pace_is_followed_at_all_sizes(factor: float) -> None:
-    true = CostTable(dict(POINTS), slope=0.0, pulse=Pulse(factor))
+    true = CostTable(dict(POINTS), slope=0.0, slowness=Slowness(factor))
     table = taught(CostTable(dict(POINTS), slope=0.0), true.seconds, 30)
     assert off(table, true.seconds) < 0.1
     assert abs(math.log(table.seconds(16) / true.seconds(16))) < 0.1, "what was not evaluated follows"

@@ -92,6 +92,6 @@ def test_a_text_of_special_tokens_comes_in_small_pieces(tiny_target: Path) -> No
             assert max(map(len, cuts.pieces(text))) < 2 * cutting.PIECE
 
 
-def test_nothing_is_cut_before_a_token_that_takes_the_space_beside_it() -> None:
+def test_nothing_is_cut_before_a_token_that_takes_the_space_next_to_it() -> None:
     assert list(Cuts([b"<a>"], fixed=[b"<a>"]).pieces(b"a " * cutting.PIECE + b"<a>")) != []
     assert len(list(Cuts([b"<a>"], fixed=[b"<a>"]).pieces((b"a " * cutting.PIECE + b"<a>") * 3))) == 1

@@ -226,7 +226,7 @@ def exact_law(
     return found
 
 
-def said(rounds: Sequence[Round], end: int) -> tuple[int, ...]:
+def emitted(rounds: Sequence[Round], end: int) -> tuple[int, ...]:
     """Returns the tokens, and the end token where it ended them."""
     return (*tokens_of(rounds), *([end] if rounds[-1].finish == "stop" else []))
 
@@ -246,7 +246,7 @@ def loop_error(
             drafter=drafter(sampler, n) if drafter else drafter_named(name, s, n), draft=draft, pace=pace(),
             max_tokens=max_tokens, end=[end],
         )  # fmt: skip
-        return said(rounds, end)
+        return emitted(rounds, end)
 
     def p(row: np.ndarray, history: list[int]) -> dict[int, float]:
         distribution = sampler(row, history)
@@ -294,6 +294,7 @@ class Echo:
         pass
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("where", WITH_PICTURES)
 @pytest.mark.parametrize("name", ["echo", *DRAFTERS])
 def test_a_picture_among_the_tokens_leaves_the_distribution_exact(name: str, where: str) -> None:
@@ -303,7 +304,7 @@ def test_a_picture_among_the_tokens_leaves_the_distribution_exact(name: str, whe
     assert found < 1e-12
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 @RULES
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_pace_that_changes_from_round_to_round_leaves_the_distribution_exact(
@@ -313,6 +314,7 @@ def test_a_pace_that_changes_from_round_to_round_leaves_the_distribution_exact(
     assert loop_error(judge, name, lambda: Restless((2, 1, 0)), USUAL) < 1e-12
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_rows_that_are_thrown_away_leave_the_distribution_exact(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -322,7 +324,7 @@ def test_rows_that_are_thrown_away_leave_the_distribution_exact(
     assert sum(added) > 100
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @RULES
 @pytest.mark.parametrize("name", ["model", "all"])
 @pytest.mark.parametrize("least", [0.35, 0.5])
@@ -392,6 +394,7 @@ class Discarding(DraftModel):
 MUTANTS = pytest.mark.parametrize("mutant", [flipped, without_residual, by_index])
 
 
+@pytest.mark.sample(1)
 @MUTANTS
 def test_a_broken_rule_is_seen_in_whole_generations(mutant: fakes.Judge) -> None:
     assert loop_error(mutant, "model", lambda: 2, USUAL, max_tokens=4) > 1e-3
@@ -427,7 +430,7 @@ def counted(
             target, prompt, sampler=sampler, rule=rule, drafter=guesser, draft=draft, pace=pace,
             max_tokens=length, end=[end],
         )  # fmt: skip
-        text = said(rounds, end)
+        text = emitted(rounds, end)
         counts["head"][text[:3]] += 1
         counts["tail"][text[3:]] += 1
         drafted += sum(r.drafted for r in rounds)
@@ -593,7 +596,7 @@ def test_a_draft_gives_the_same_rounds_of_text_as_none_where_characters_are_spli
 # --- rounds
 
 
-def test_a_round_tells_what_was_drafted_what_stayed_and_who_said_it() -> None:
+def test_a_round_tells_what_was_drafted_what_stayed_and_who_proposed_it() -> None:
     rounds = recite(Script(0, 1, 2, 3, 4, 5, 6, 7), Reciter(1, 2, 9, 9), max_tokens=6)
     assert rounds == [
         Round((0,), "a", 0, 0, ("target",), None),
@@ -622,8 +625,8 @@ def test_scores_are_those_of_the_row_that_each_token_was_drawn_from(name: str, s
             if sampled:
                 p = sampler(row, np.array(history))
                 exact = p.on(np.arange(12))
-            assert score.said.token == token
-            assert np.exp(score.said.logprob) == pytest.approx(exact[token], rel=1e-5)
+            assert score.chosen.token == token
+            assert np.exp(score.chosen.logprob) == pytest.approx(exact[token], rel=1e-5)
             assert np.exp(score.top[0].logprob) == pytest.approx(exact.max(), rel=1e-5)
             history.append(token)
     plain = speculate(target, [1, 2], sampler=sampler, rule=Coupled(4), max_tokens=5)
@@ -671,7 +674,7 @@ def test_an_answer_of_fewer_rows_cuts_the_draft() -> None:
     assert round_ == Round((1, 2), "bc", 1, 1, ("reciter", "target"), None)
 
 
-def test_the_pace_is_told_every_round_and_bounds_every_draft() -> None:
+def test_the_pace_is_reported_every_round_and_bounds_every_draft() -> None:
     told: list[Round] = []
 
     class Listening(Restless):
@@ -770,7 +773,7 @@ def test_a_pace_of_0_is_plain_decoding_and_leaves_the_draft_alone() -> None:
 
 
 @pytest.mark.parametrize("after", [0, 1, 3])
-def test_cancelling_between_rounds_keeps_what_was_said(after: int) -> None:
+def test_cancelling_between_rounds_keeps_what_was_generated(after: int) -> None:
     target, draft = TableModel(6, seed=14), TableModel(6, seed=15)
     whole = tokens_of(speculate(target, [1], sampler=Sampler(GREEDY, 6), rule=Coupled(0), max_tokens=30))
     seen: list[Round] = []

@@ -19,9 +19,9 @@ from textual.widgets import Digits, Static
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.client.attach import OnProgress, Progress
 from edgespec.commands.cli import main
 from edgespec.errors import EdgeSpecError
+from edgespec.local.attach import OnProgress, Progress
 from edgespec.pairs import grown
 from edgespec.pairs.grown import Cost, costs_of, first_that_fits
 from edgespec.system.config import cache_folder
@@ -42,7 +42,7 @@ from edgespec_tui.screens.demo import (
     result,
     sameness,
 )
-from edgespec_tui.screens.race import ALIKE, Race, Said
+from edgespec_tui.screens.race import ALIKE, LaneAnswer, Race
 
 GB = 10**9
 BIG, SMALL = Cost("0.6B-F16", 1_256_000_000, 1_256_000_000), Cost("0.14B-F16", 292_000_000, 292_000_000)
@@ -160,7 +160,10 @@ def test_a_question_is_quoted_as_it_was_written() -> None:
 
 
 def test_code_that_the_limit_cut_off_ends_before_the_next_question() -> None:
-    cut, next_ = Said("One?", "```python\nx = ", [("model", 14)]), Said("Two?", "y", [("target", 1)])
+    cut, next_ = (
+        LaneAnswer("One?", "```python\nx = ", [("model", 14)]),
+        LaneAnswer("Two?", "y", [("target", 1)]),
+    )
     text, runs = in_markdown([cut, next_])
     assert text == "> One?\n\n```python\nx = \n```\n\n> Two?\n\ny\n\n"
     assert sum(n for _, n in runs) == len(text) and text[8:22] == cut.text
@@ -223,6 +226,7 @@ async def test_a_preparation_that_is_given_up_writes_no_more(monkeypatch: pytest
 # --- on the screen
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [(80, 24), (40, 12), (200, 60)])
 @on_a_loop
@@ -241,24 +245,24 @@ async def test_the_demo_shows_a_sign_of_life_then_two_columns_then_a_result(size
             else:
                 raise AssertionError(f"no {words!r} in {shown()}")
         assert "Plain decoding" in shown() and "With speculation, 50% accepted" in shown()
-        assert screen.said and "measured here" in screen.said[0]
+        assert screen.conclusion and "measured here" in screen.conclusion[0]
         if size[1] >= 24:  # the speed-up was one bold word in a paragraph
             large = screen.query_one(Digits)
-            assert large.display and large.value == screen.said[0].split()[0] and "┌─┘" in shown()
+            assert large.display and large.value == screen.conclusion[0].split()[0] and "┌─┘" in shown()
         for _ in range(100):
-            if " ".join(screen.said[2].split()[:3]) in re.sub(r"\s+", " ", shown()):
+            if " ".join(screen.conclusion[2].split()[:3]) in re.sub(r"\s+", " ", shown()):
                 break
             await asyncio.sleep(0.02)
         else:
             raise AssertionError(f"no next step in {shown()}")
         await pilot.resize_terminal(60, 20)
-        before = screen.said
+        before = screen.conclusion
         await pilot.press("r")
         for _ in range(500):
-            if screen.said is not before:
+            if screen.conclusion is not before:
                 break
             await asyncio.sleep(0.02)
-        assert screen.said is not before, "it was measured again"
+        assert screen.conclusion is not before, "it was measured again"
         await pilot.press("escape")
     assert app.return_code == 0
 

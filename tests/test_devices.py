@@ -32,6 +32,7 @@ from edgespec_tui.widgets.panel import PanelState, rows_of
 CARD = Device("CUDA0", 7 << 30, 8 << 30, "RTX 4060")
 
 
+@pytest.mark.slow
 def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
     tiny_target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,7 +55,7 @@ def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
         Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False, n_gpu_layers=5))
 
 
-def test_other_machines_count_beside_cards(
+def test_other_machines_count_next_to_cards(
     tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their memory was left out where this machine has a card: layers stayed in RAM that fit there."""
@@ -100,7 +101,7 @@ def test_a_plan_that_a_card_had_no_memory_for_is_not_tried_again(
         "CUDA error: out of memory",
     ],
 )
-def test_memory_that_is_refused_is_told_as_that(line: str) -> None:
+def test_memory_that_is_refused_is_reported_as_that(line: str) -> None:
     with pytest.raises(DeviceFullError, match="too little memory for a.gguf .*--gpu-layers"):
         model.refuse_full_device(["llama_model_load: loading", line], "a.gguf")
     told = isolate.cause_of_death(-signal.SIGABRT, f"terminate called\n{line}\n")
@@ -150,7 +151,7 @@ def test_another_build_is_tested_anew(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("target", "draft", "said"),
+    ("target", "draft", "expected"),
     [
         (lying_on(CPU=11), lying_on(CPU=3), ""),
         (lying_on(CUDA0=11), None, "RTX 4060"),
@@ -161,11 +162,11 @@ def test_another_build_is_tested_anew(tmp_path: Path, monkeypatch: pytest.Monkey
         (lying_on(CUDA0=6, CUDA1=5), None, "RTX 4060 and CUDA1"),
     ],
 )
-def test_where_a_pair_lies_is_told(
-    target: Model, draft: Model | None, said: str, monkeypatch: pytest.MonkeyPatch
+def test_where_a_pair_lies_is_reported(
+    target: Model, draft: Model | None, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(devices, "cards", lambda: [CARD])
-    assert devices.place_of(target, draft) == said
+    assert devices.place_of(target, draft) == expected
 
 
 def test_a_loaded_model_knows_where_its_layers_lie(tiny_target: Path) -> None:
@@ -181,7 +182,7 @@ def test_cells_are_kept_in_order_on_the_processor_alone() -> None:
         assert keeps_order(there, settings) is not on_gpu  # type: ignore[arg-type]
 
 
-def test_what_lies_on_a_card_is_told_with_its_name() -> None:
+def test_what_lies_on_a_card_is_reported_with_its_name() -> None:
     need = Need({RAM: Parts(weights=1 << 20), "CUDA0": Parts(weights=2 << 30)}, 11)
     choice = Allotment(4096, -1, -1, {"target": need})
     ram = Device(RAM, 16 << 30, 16 << 30)

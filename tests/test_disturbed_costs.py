@@ -86,22 +86,22 @@ class Machine(Bench):
 
 def played(bench: Machine, text: Stream, works: Callable[[int], Work], n_tokens: int) -> Played:
     """Plays a text; `works` says what disturbs it from how many tokens on."""
-    said = 0
+    generated = 0
     Disturbed.work = works(0)
 
     def watch(round_: object) -> None:
-        nonlocal said
-        said += len(round_.tokens)  # type: ignore[attr-defined]
-        Disturbed.work = works(said)
+        nonlocal generated
+        generated += len(round_.tokens)  # type: ignore[attr-defined]
+        Disturbed.work = works(generated)
 
     return bench.play(text, n_tokens=n_tokens, watch=watch)
 
 
 def seconds_after(played: Played, token: int) -> float:
     """Returns the seconds from the round that reached a token to the one that reached MEASURED more."""
-    said = np.cumsum([len(round_.tokens) for round_ in played.rounds])
-    first, last = np.searchsorted(said, [token, token + MEASURED])
-    return (played.ended[last] - played.ended[first]) * MEASURED / float(said[last] - said[first])
+    generated = np.cumsum([len(round_.tokens) for round_ in played.rounds])
+    first, last = np.searchsorted(generated, [token, token + MEASURED])
+    return (played.ended[last] - played.ended[first]) * MEASURED / float(generated[last] - generated[first])
 
 
 # tokens of the text after which there is quiet, and what is at work at each of them
@@ -214,7 +214,7 @@ class Stubborn(CostTable):
         pass
 
 
-def test_a_table_that_keeps_what_a_noisy_start_said_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_keeps_what_a_noisy_start_stated_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     cases = [("compute-bound", "start", TWO_CORES, 0.95, seed) for seed in range(6)]
     ours = sum(seconds(*case) for case in cases)
     monkeypatch.setattr(costs, "CostTable", Stubborn)

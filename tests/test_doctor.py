@@ -125,7 +125,7 @@ def test_a_build_that_cannot_be_loaded_is_a_finding(tmp_path: Path, monkeypatch:
     assert machine_checks.graphics([], said)[0].status == "note"
 
 
-def test_a_child_that_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "llama_cpp").mkdir()
     (tmp_path / "llama_cpp" / "__init__.py").write_text("import os; os.abort()")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
@@ -179,7 +179,7 @@ def test_what_is_no_model_is_a_problem(tmp_path: Path, models: dict[str, Path]) 
     assert problems(pair_checks.pair(tmp_path / "absent.gguf", None))
 
 
-def test_a_hybrid_is_said_to_serve_one_at_a_time(models: dict[str, Path]) -> None:
+def test_a_hybrid_is_stated_to_serve_one_at_a_time(models: dict[str, Path]) -> None:
     found = pair_checks.pair(models["hybrid"], None)
     assert any("one request at a time" in finding.remedy for finding in found)
 
@@ -188,7 +188,7 @@ def test_a_draft_nearly_as_large_as_its_target_is_noted(models: dict[str, Path])
     assert any("guesses are expensive" in f.text for f in pair_checks.pair(models["big"], models["big"]))
 
 
-def test_what_a_pair_takes_is_told(models: dict[str, Path]) -> None:
+def test_what_a_pair_takes_is_reported(models: dict[str, Path]) -> None:
     (found,) = pair_checks.fit(models["big"], models["small"], PairSettings())
     assert found.status == "good" and found.facts["n_ctx"] == 512
     assert found.facts["total"] == sum(found.facts["needs"].values())
@@ -229,7 +229,7 @@ def test_what_digits_depend_on_is_reported(flash: bool, text: str) -> None:
     assert found.topic == "attention" and text in found.text and "--byte-identical" in found.text
 
 
-def test_speculation_that_pays_is_said_to_pay() -> None:
+def test_speculation_that_pays_is_stated_to_pay() -> None:
     on, pays = pair_checks.judged(measured(), has_draft=True)
     assert on.text == "speculation is on: 100 tokens guessed, 70 accepted (model 70)"
     assert pays.status == "good" and "1.50 times (95 %: 1.30 to 1.70), 8 prompts" in pays.text
@@ -258,7 +258,7 @@ def test_a_speed_up_that_may_be_none_is_not_called_one() -> None:
     assert found.status == "note" and "it is unclear whether it pays off here" in found.text
 
 
-def test_speculation_that_does_not_pay_is_said_to_with_the_costs() -> None:
+def test_speculation_that_does_not_pay_is_reported_with_the_costs() -> None:
     slow = {"tok_per_s": 9.0, "speedup": {"value": 0.9, "low": 0.85, "high": 0.95, "n": 8}}
     costs = {"draft_s": 0.05, "target_s": {"1": 0.1, "4": 0.35}, "acceptance_rate": 0.2}
     _, found = pair_checks.judged(measured(**slow, **costs), has_draft=True)
@@ -301,7 +301,7 @@ def test_a_server_that_does_not_answer_is_a_problem(home: Path) -> None:
     assert found.status == "problem" and f"kill {os.getpid()}" in found.remedy
 
 
-def test_the_settings_for_the_hub_are_told(tmp_path: Path) -> None:
+def test_the_settings_for_the_hub_are_reported(tmp_path: Path) -> None:
     (found, *rest) = surroundings.hub({"HF_HOME": str(tmp_path), "HF_TOKEN": "x"})
     assert found.status == "good" and found.facts["token"] == "HF_TOKEN"
     assert found.facts["cache"] == str(tmp_path / "hub") and "x" not in found.text.split()
@@ -338,13 +338,13 @@ def test_the_command_tells_all_and_its_exit_code_says_whether_something_is_wrong
 ) -> None:
     pair = ["--target", str(models["big"]), "--draft", str(models["small"])]
     code = cli.main(["doctor", "--no-measure", "--json", *pair])
-    said = json.loads(capsys.readouterr().out)
-    topics = {finding["topic"] for finding in said["findings"]}
+    printed = json.loads(capsys.readouterr().out)
+    topics = {finding["topic"] for finding in printed["findings"]}
     assert topics == {
         "program", "build", "arithmetic", "graphics", "threads", "memory", "pair", "endpoint", "hub",
         "folders",
     }  # fmt: skip
-    assert code == int(said["problems"] > 0)
+    assert code == int(printed["problems"] > 0)
     pair[-1] = str(models["stranger"])
     assert cli.main(["doctor", "--no-measure", *pair]) == 1
     shown = capsys.readouterr().out

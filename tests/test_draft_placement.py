@@ -114,7 +114,7 @@ def test_a_draft_stays_where_moving_brings_little(
         assert pair.settings.draft_gpu_layers != 0 and kept() == -1
 
 
-def test_a_place_that_was_said_is_kept_to(
+def test_a_place_that_was_given_is_kept_to(
     with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path
 ) -> None:
     settings = PairSettings(n_ctx=128, threads=1, remember=False, draft_gpu_layers=-1)

@@ -278,9 +278,9 @@ def test_recycling_keeps_its_size_and_never_mistakes_a_pair_for_another() -> Non
     assert table._pair.shape == (PLACES, 4)
     right = 0
     for (a, b), c in list(last.items())[-2000:]:
-        said = table.offer(tokens(a, b), 1).tokens[0]
-        assert said in (c, single[b])
-        right += said == c
+        generated = table.offer(tokens(a, b), 1).tokens[0]
+        assert generated in (c, single[b])
+        right += generated == c
     assert right > 1900, "recent pairs are there"
 
 
@@ -616,7 +616,7 @@ def test_the_model_may_be_all_there_is() -> None:
     assert guess.sources == ("model", "model") and asks[0].otherwise == ()
 
 
-def test_offers_are_scored_whether_taken_or_not_by_what_was_said_instead() -> None:
+def test_offers_are_scored_whether_taken_or_not_by_what_was_emitted_instead() -> None:
     right, wrong = Offering("right", [7, 8, 9], 0.5), Offering("wrong", [7, 1, 9], 0.5)
     both = Competition([right, wrong])
     drafted(both, [1], 9)
@@ -732,7 +732,7 @@ def test_a_draft_whose_logits_are_no_numbers_guesses_nothing_and_stops_nothing()
     assert end.value.value.tokens == ()
 
 
-def test_a_guesser_that_was_wrong_for_long_is_heard_again_once_it_is_right() -> None:
+def test_a_guesser_that_was_wrong_for_long_is_read_again_once_it_is_right() -> None:
     """It fell silent after five rejections: what is not offered was not counted, and never would be."""
 
     class Stubborn:
@@ -752,12 +752,12 @@ def test_a_guesser_that_was_wrong_for_long_is_heard_again_once_it_is_right() -> 
 
     guesser = Stubborn()
     competition = Competition([guesser])
-    for said, rounds, heard in ((3, 100, False), (7, 300, True)):
+    for generated, rounds, heard in ((3, 100, False), (7, 300, True)):
         for _ in range(rounds):
             guess, _asks = drafted(competition, [1, 2], 4)
-            judged = tokens(1, 2, said)
-            accepted = int(bool(guess.tokens) and said == 7)
-            competition.learn(Judged(judged, 1, guess, accepted, (point_mass(said),)))
+            judged = tokens(1, 2, generated)
+            accepted = int(bool(guess.tokens) and generated == 7)
+            competition.learn(Judged(judged, 1, guess, accepted, (point_mass(generated),)))
         assert bool(drafted(competition, [1, 2], 4)[0].tokens) == heard
 
 

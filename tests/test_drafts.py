@@ -60,7 +60,7 @@ async def test_what_was_not_asked_is_in_the_input_when_the_chat_is_opened_again(
     again, kept = Sessions(tmp_path, on_notice=print), newest(tmp_path)
     async with driven(ChatApp(FakeEndpoint(), sessions=again, first=kept)) as it:
         assert it.chat.prompt.text.startswith("two\nabout [pasted text 1: 30 lines]")
-        await it.told("is in the input again")
+        await it.notified("is in the input again")
         await it.pilot.press("enter")
         await it.until(lambda: it.texts()[-2:] == [f"two\nabout {PASTE}", "An answer."])
         it.app.exit()

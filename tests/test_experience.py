@@ -15,7 +15,7 @@ import pytest
 
 from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
-from edgespec.core.pace.cost_table import CostTable, Pulse
+from edgespec.core.pace.cost_table import CostTable, Slowness
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
@@ -25,7 +25,7 @@ from edgespec.engine.experience import FORMAT, MOST_KINDS, Knowledge, load, save
 
 def some_known() -> Knowledge:
     """Returns what some hundred rounds might have left."""
-    target = CostTable({1: 0.03, 4: 0.04, 48: 0.3}, slope=0.02, pulse=Pulse(1.1, 0.9))
+    target = CostTable({1: 0.03, 4: 0.04, 48: 0.3}, slope=0.02, slowness=Slowness(1.1, 0.9))
     for n in (1, 3, 1):
         target.learn(n, 100, 0.035 if n == 3 else 0.03, plain=n == 1)
     known = Knowledge(Costs(target, CostTable({1: 0.002, 64: 0.02})))

@@ -103,7 +103,7 @@ def test_a_connection_that_breaks_is_taken_up_again(local: LocalHub, hub: Hub, f
     assert local.served["m.gguf"] <= len(BYTES) + MB, "at most a chunk is sent twice"
 
 
-def test_a_hub_that_fails_for_long_is_told(
+def test_a_hub_that_fails_for_long_is_reported(
     local: LocalHub, hub: Hub, file: HubFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retries, "FIRST_WAIT_S", 0.01)
@@ -112,7 +112,7 @@ def test_a_hub_that_fails_for_long_is_told(
     assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
 
 
-def test_too_many_requests_are_waited_out_as_told(local: LocalHub, hub: Hub, file: HubFile) -> None:
+def test_too_many_requests_are_waited_out_as_reported(local: LocalHub, hub: Hub, file: HubFile) -> None:
     local.faults.append(Fault("store", status=429, headers={"Retry-After": "0"}, times=1))
     assert fetch(hub, file, verified=False, on_phase=lambda *_: None).read_bytes() == BYTES
 
@@ -142,7 +142,7 @@ def test_where_xet_fails_the_plain_way_has_to_do(
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "expected"),
     [
         (Fault("store", flip=True), "is damaged .its SHA-256 is .* and was removed: pull again"),
         (Fault("store", extra=10), "has 4,194,314 bytes in place of 4,194,304 and was removed"),
@@ -150,11 +150,11 @@ def test_where_xet_fails_the_plain_way_has_to_do(
     ],
 )
 def test_a_bad_file_is_removed_and_named(
-    local: LocalHub, hub: Hub, file: HubFile, fault: Fault, said: str
+    local: LocalHub, hub: Hub, file: HubFile, fault: Fault, expected: str
 ) -> None:
     local.faults.append(fault)
     message = refused(hub, file)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=expected):
         raise AssertionError(message)
     assert "m.gguf of org/m" in message
     assert not list(hub.cache.rglob("*incomplete")), "what is bad is not kept"
@@ -170,7 +170,7 @@ def test_a_damaged_file_of_the_cache_is_removed_and_named(hub: Hub, file: HubFil
     assert "is damaged" in refused(hub, file)
 
 
-def test_a_hub_that_contradicts_itself_is_told(local: LocalHub, hub: Hub, file: HubFile) -> None:
+def test_a_hub_that_contradicts_itself_is_reported(local: LocalHub, hub: Hub, file: HubFile) -> None:
     wrong = HubFile(file.repo, file.commit, file.name, 7, file.sha256)
     assert "says 7 bytes of m.gguf of org/m in its list and 4,194,304 elsewhere" in refused(hub, wrong)
 
@@ -184,12 +184,12 @@ def test_a_version_that_would_name_a_file_elsewhere_is_refused(
     assert not list(tmp_path.rglob("evil*"))
 
 
-def test_a_file_that_is_gone_is_told(local: LocalHub, hub: Hub) -> None:
+def test_a_file_that_is_gone_is_reported(local: LocalHub, hub: Hub) -> None:
     gone = HubFile("org/m", "c0ffee" + "0" * 34, "old.gguf", 7, None)
     assert "there is no old.gguf of org/m" in refused(hub, gone)
 
 
-def test_a_folder_that_cannot_be_written_is_told(hub: Hub, file: HubFile) -> None:
+def test_a_folder_that_cannot_be_written_is_reported(hub: Hub, file: HubFile) -> None:
     hub.cache.parent.mkdir(parents=True, exist_ok=True)
     hub.cache.write_bytes(b"a file where a folder should be")
     assert "m.gguf of org/m cannot be written" in refused(hub, file)
@@ -212,7 +212,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_disk_without_room_is_told_before_anything_is_fetched(
+def test_a_disk_without_room_is_reported_before_anything_is_fetched(
     local: LocalHub, file: HubFile, small_disk: Path
 ) -> None:
     hub = Hub(endpoint=local.endpoint, token=False, cache=small_disk, offline=False)
@@ -220,7 +220,7 @@ def test_a_disk_without_room_is_told_before_anything_is_fetched(
     assert local.served["m.gguf"] == 0
 
 
-def test_a_disk_that_fills_up_is_told_and_nothing_stays_behind(
+def test_a_disk_that_fills_up_is_reported_and_nothing_stays_behind(
     local: LocalHub, file: HubFile, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("edgespec_models.hub.fetch._check_room", lambda *_: None)  # another program takes it

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgespec.chat.fill_in import Chunk, FillTokens, Gap, arranged
+from edgespec.chat.fill_in import Chunk, Gap, arranged
+from edgespec.core.fill_tokens import FillTokens
 
 MARKS = FillTokens(prefix=101, suffix=102, middle=103)
 REPOSITORY = FillTokens(prefix=101, suffix=102, middle=103, repository=104, separator=105)

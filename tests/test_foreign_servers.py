@@ -234,7 +234,7 @@ def test_an_answer_always_ends(told: list[object]) -> None:
         (301, b"", "sends its callers to https://elsewhere"),
     ],
 )
-def test_a_refusal_is_told_with_its_reason(status: int, body: bytes, words: str) -> None:
+def test_a_refusal_is_reported_with_its_reason(status: int, body: bytes, words: str) -> None:
     with server(body, status=status, to="https://elsewhere/v1" if status == 301 else "") as (client, _):
         with pytest.raises(EndpointError) as caught:
             answered(client)
@@ -257,7 +257,7 @@ def test_a_refusal_is_told_with_its_reason(status: int, body: bytes, words: str)
         (b'{"message": "no route"}', "no route"),
     ],
 )
-def test_an_odd_list_of_models_is_told_and_a_named_model_needs_none(listing: bytes, words: str) -> None:
+def test_an_odd_list_of_models_is_reported_and_a_named_model_needs_none(listing: bytes, words: str) -> None:
     with server(delta(content="Hi.") + end(), listing=listing) as (client, asked):
         with pytest.raises(EndpointError, match="/v1|Not Found|locked|no route|no model") as caught:
             client.info()

@@ -106,7 +106,7 @@ async def test_a_found_pair_is_offered_and_one_key_takes_it(
     store, endpoint = Store(tmp_path / "models"), FakeEndpoint(info=FAKE_EMBEDDED)
     async with driven(ChatApp(endpoint, shelf=Shelf(store, look=look))) as it:
         await it.pilot.press("alt+u")
-        await it.told("No model of another program")
+        await it.notified("No model of another program")
         assert "Already here" not in it.text(), "the search goes on, and the screen is there"
         may.set()
         await it.until(lambda: "Already here: big-Q8_0.gguf of LM Studio with small-Q8_0.gguf" in it.text())
@@ -128,7 +128,7 @@ async def test_a_found_model_that_has_gone_closes_no_engine_and_is_no_default(
     async with driven(ChatApp(endpoint, shelf=Shelf(store, look=lambda memory: found))) as it:
         await it.until(lambda: "Already here: gone-Q8_0.gguf" in it.text())
         await it.pilot.press("alt+u")
-        await it.told("gone-Q8_0.gguf is gone since it was found here")
+        await it.notified("gone-Q8_0.gguf is gone since it was found here")
         assert not endpoint.used and store.default() is None and "Already here" not in it.text()
         assert it.app.context.engine.state == "ready"
 
@@ -149,8 +149,8 @@ async def test_who_asks_before_a_model_was_found_is_offered_it_as_well(
     ) as it:
         await it.ask("hello")
         may.set()
-        await it.told("Already here: 8b-Q4_K_M.gguf of LM Studio: 5.00 GB")
-        await it.told("Alt+U continues with it.")
+        await it.notified("Already here: 8b-Q4_K_M.gguf of LM Studio: 5.00 GB")
+        await it.notified("Alt+U continues with it.")
         await it.pilot.press("ctrl+n")
         await it.until(lambda: "Already here: 8b-Q4_K_M.gguf" in it.text(), "the welcome of a new chat")
 

@@ -196,7 +196,7 @@ def test_strings_and_numbers_of_json_stay_whole_which_is_what_makes_it_fast() ->
         ('root ::= "a" )', ("new line",)),
     ],
 )
-def test_a_mistake_is_told_with_its_line(grammar: str, words: tuple[str, ...]) -> None:
+def test_a_mistake_is_reported_with_its_line(grammar: str, words: tuple[str, ...]) -> None:
     with pytest.raises(GrammarError) as caught:
         as_lark(grammar)
     assert all(word in str(caught.value) for word in words), caught.value

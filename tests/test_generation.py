@@ -38,7 +38,7 @@ def test_a_conversation_is_put_into_words_by_the_template(pair: edgespec.Pair) -
     assert drafted.figures.prompt_tokens == pair.chat_tokens(question).size
 
 
-def test_a_cancelled_answer_keeps_what_was_said(pair: edgespec.Pair) -> None:
+def test_a_cancelled_answer_keeps_what_was_generated(pair: edgespec.Pair) -> None:
     stream = edgespec.stream(pair, PROMPT, edgespec.Request(max_tokens=200))
     next(stream)
     stream.cancel()

@@ -170,7 +170,7 @@ def test_no_damage_gets_past_the_reader_as_another_error(model: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (b"", "is empty"),
         (b"GGUF", "version 0: versions 2 and 3"),
@@ -181,8 +181,8 @@ def test_no_damage_gets_past_the_reader_as_another_error(model: Path) -> None:
         (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 1), "is damaged: it claims"),
     ],
 )
-def test_what_is_no_gguf_is_named(content: bytes, said: str) -> None:
-    with pytest.raises(HeaderError, match=said):
+def test_what_is_no_gguf_is_named(content: bytes, expected: str) -> None:
+    with pytest.raises(HeaderError, match=expected):
         read_header(CountingSource(content.ljust(len(content) and len(content) + 40, b"\0")))
 
 
@@ -202,7 +202,7 @@ def test_the_parts_of_a_split_model_are_named() -> None:
     assert split_names("a.gguf") == ["a.gguf"]
 
 
-def test_facts_are_told_in_plain_words(tmp_path: Path) -> None:
+def test_facts_are_reported_in_plain_words(tmp_path: Path) -> None:
     llama = facts_of(
         read_file(tiny_gguf.write_llama(tmp_path / "l.gguf", metadata={"general.file_type": 15}))
     )
@@ -219,11 +219,11 @@ def test_facts_are_told_in_plain_words(tmp_path: Path) -> None:
     mixed = tiny_gguf.write_llama(
         tmp_path / "e.gguf", metadata={"llama.expert_count": 8, "llama.expert_used_count": 2}
     )
-    assert facts_of(read_file(mixed)).sort == "attention, mixture of 8 experts"
+    assert facts_of(read_file(mixed)).memory_text == "attention, mixture of 8 experts"
 
 
 @pytest.mark.parametrize(
-    ("metadata", "said"),
+    ("metadata", "expected"),
     [
         ({"general.type": "mmproj"}, "is a file of type 'mmproj', not a model"),
         ({"general.architecture": "dream"}, "is a diffusion model"),
@@ -234,9 +234,11 @@ def test_facts_are_told_in_plain_words(tmp_path: Path) -> None:
         ({"tokenizer.ggml.model": "new"}, "has the tokeniser 'new', which is not known here"),
     ],
 )
-def test_what_cannot_generate_text_is_said_so(tmp_path: Path, metadata: dict[str, object], said: str) -> None:
+def test_what_cannot_generate_text_is_reported(
+    tmp_path: Path, metadata: dict[str, object], expected: str
+) -> None:
     path = tiny_gguf.write_llama(tmp_path / "m.gguf", d=32, layers=1, metadata=metadata)
-    assert said in str(why_not_usable(read_file(path)))
+    assert expected in str(why_not_usable(read_file(path)))
 
 
 def test_a_plain_model_is_usable(model: Path) -> None:

@@ -326,7 +326,7 @@ def test_a_full_disk_is_found_before_anything_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["small.gguf"]
 
 
-def test_a_disk_that_fills_up_meanwhile_leaves_nothing(tmp_path: Path) -> None:
+def test_a_disk_that_fills_up_in_the_meantime_leaves_nothing(tmp_path: Path) -> None:
     source = tiny_gguf.write_llama(tmp_path / "small.gguf")
 
     def fill(done: int, total: int) -> None:

@@ -56,7 +56,7 @@ SHAPES_HERE = {
 }
 
 
-@pytest.mark.sample(6)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("blocks", [1, 2])
 @pytest.mark.parametrize("shape", SHAPES_HERE.values(), ids=SHAPES_HERE)
 def test_target_and_blocks_compute_the_same(tmp_path: Path, shape: ModelShape, blocks: int) -> None:

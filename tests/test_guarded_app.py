@@ -146,7 +146,7 @@ async def test_what_a_closed_screen_still_wants_is_dropped(tmp_path: Path) -> No
 
 
 @on_a_loop
-async def test_a_fault_is_told_once_and_the_text_stays(
+async def test_a_fault_is_reported_once_and_the_text_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An error in any handler ended the app, with a traceback or without what was being written."""
@@ -159,7 +159,7 @@ async def test_a_fault_is_told_once_and_the_text_stays(
     sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         await it.pilot.press(*"half", "f2", *" a thought")
-        await it.told(
+        await it.notified(
             "a fault of EdgeSpec's own was met, and the chat goes on (ZeroDivisionError); details are"
         )
         assert it.chat.prompt.text == "half a thought" and it.app.fault is None

@@ -10,7 +10,8 @@ import tiny_heads
 
 from edgespec.commands.doctor import pair_checks
 from edgespec.commands.pairs import words
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.llama.memory_question import Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import headers_of
 from edgespec_models.gguf.head_check import own_head, why_not_driven
 from edgespec_models.gguf.heads import Head, head_of
@@ -61,7 +62,7 @@ def test_a_model_without_one_has_none(tmp_path: Path) -> None:
         (2, "blk.3.nextn.eh_proj.weight", "its MTP block lacks the tensor blk.3.nextn.eh_proj.weight"),
     ],
 )
-def test_a_block_that_would_end_the_process_is_not_run_and_it_is_said_why(
+def test_a_block_that_would_end_the_process_is_not_run_and_it_is_stated_why(
     tmp_path: Path, blocks: int, left_out: str, why: str
 ) -> None:
     path = tiny_heads.write_mtp(tmp_path / "m.gguf", blocks=blocks, tensors={left_out: None})
@@ -70,7 +71,7 @@ def test_a_block_that_would_end_the_process_is_not_run_and_it_is_said_why(
     assert f"is not run, because {why}" in said_by_show(path)
 
 
-def test_a_head_beside_the_target_is_told_from_a_draft_model(tmp_path: Path) -> None:
+def test_a_head_next_to_the_target_is_reported_from_a_draft_model(tmp_path: Path) -> None:
     target = tiny_gguf.write_llama(tmp_path / "l.gguf", layers=3)
     head = tiny_heads.write_eagle(tmp_path / "e.gguf")
     found = head_of(headers_of(head))

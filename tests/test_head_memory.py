@@ -14,9 +14,10 @@ import tiny_heads
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.heads.hidden_rows import rows_kept
+from edgespec.llama.memory_question import Question
 from edgespec.llama.model import Model, listening
 from edgespec.memory.at_load import pair_fit
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import find_head
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.need import RAM, Device
@@ -69,7 +70,7 @@ def made(target: Path, path: Path, settings: ContextSettings) -> dict[str, float
 
 
 @pytest.mark.parametrize("write", [eagle, dflash, sidecar, assistant])
-def test_what_is_said_of_a_head_is_what_is_allocated(
+def test_what_is_computed_for_a_head_is_what_is_allocated(
     tmp_path: Path, oracle: MemoryOracle, write: Callable[[Path], Files]
 ) -> None:
     target, head = write(tmp_path)

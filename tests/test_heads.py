@@ -126,7 +126,7 @@ def prompt(seed: int = 0, n: int = 30) -> Tokens:
     return np.random.default_rng(seed).integers(0, 255, n).astype(np.int32)
 
 
-def said(pair: Pair, request: Request, tokens: Tokens | None = None) -> list[int]:
+def generated(pair: Pair, request: Request, tokens: Tokens | None = None) -> list[int]:
     rounds = pair.generate(prompt() if tokens is None else tokens, request)
     return [token for round_ in rounds for token in round_.tokens]
 
@@ -156,9 +156,9 @@ def changed(request: Request, **changes: Any) -> Request:
     ],
 )
 def test_text_with_a_head_is_text_without(pair: Pair, request_: Request, length: int) -> None:
-    wanted = said(pair, plain(request_))
+    wanted = generated(pair, plain(request_))
     with_head = changed(request_, drafter="model", draft_length=length)
-    assert said(pair, with_head) == wanted
+    assert generated(pair, with_head) == wanted
     rounds = list(pair.generate(prompt(), with_head))
     accepted, drafted = sum(r.accepted for r in rounds), sum(r.drafted for r in rounds)
     assert max(r.drafted for r in rounds) <= longest(pair, length)
@@ -170,7 +170,7 @@ def test_text_with_a_head_is_text_without(pair: Pair, request_: Request, length:
 @pytest.mark.sample(4)
 def test_a_head_whose_every_guess_is_wrong_changes_nothing(pair: Pair, monkeypatch: Any) -> None:
     """The worst way back: each round withdraws all that it drafted."""
-    wanted = said(pair, plain(SEEDED))
+    wanted = generated(pair, plain(SEEDED))
     draft = DraftModel.draft
 
     def wrong(self: DraftModel, tokens: Tokens, limit: int, rule: Any, otherwise: Any = ()) -> Any:
@@ -192,7 +192,7 @@ def test_a_head_never_reads_rows_that_are_thrown_away(pair: Pair, monkeypatch: p
     added = fill_always(monkeypatch)
     rounds = list(pair.generate(prompt(), request))
     assert [round_.accepted for round_ in rounds] == usual, "what it guesses is the same"
-    assert [token for round_ in rounds for token in round_.tokens] == said(pair, plain(request))
+    assert [token for round_ in rounds for token in round_.tokens] == generated(pair, plain(request))
     assert bool(sum(added)) == pair.contexts["target"].fills
 
 
@@ -215,7 +215,7 @@ def test_a_head_that_fails_or_is_interrupted_goes_on(
 ) -> None:
     """Its cells were in nobody's record after Ctrl+C: every later request ended with "code -1 on a head"."""
     request = changed(SEEDED, drafter="model", draft_length=3, max_tokens=20)
-    wanted, head, real = said(pair, plain(request)), pair.contexts["draft"], C.llama_decode
+    wanted, head, real = generated(pair, plain(request)), pair.contexts["draft"], C.llama_decode
     calls: list[int] = []
 
     def failing(handle: Any, batch: Any) -> int:
@@ -233,7 +233,7 @@ def test_a_head_that_fails_or_is_interrupted_goes_on(
         patch.setattr(C, "llama_decode", failing)
         if evaluates:
             with pytest.raises(KeyboardInterrupt):
-                said(pair, request)
+                generated(pair, request)
         else:
             rounds = list(pair.generate(prompt(), request))
             assert [token for round_ in rounds for token in round_.tokens] == wanted
@@ -258,7 +258,7 @@ def test_no_token_of_the_target_is_evaluated_twice(pair: Pair) -> None:
 @pytest.mark.sample(4)
 def test_the_pace_lets_a_head_compete_and_leaves_text_alone(pair: Pair) -> None:
     for request in (GREEDY, SEEDED):
-        assert said(pair, request) == said(pair, plain(request))
+        assert generated(pair, request) == generated(pair, plain(request))
 
 
 FORMED = Grammar("regex", "(item [a-z]{1,6}: (yes|no), ){3}end")  # some of it is settled without the target
@@ -272,9 +272,9 @@ FORMED = Grammar("regex", "(item [a-z]{1,6}: (yes|no), ){3}end")  # some of it i
 def test_heads_guess_under_a_grammar_and_under_penalties(pair: Pair, sampling: Sampling) -> None:
     for grammar in (FORMED, None):
         request = Request(sampling, max_tokens=40, seed=3, grammar=grammar)
-        wanted = said(pair, plain(request))
+        wanted = generated(pair, plain(request))
         assert len(wanted) > 10
-        assert said(pair, changed(request, drafter="model", draft_length=4)) == wanted
+        assert generated(pair, changed(request, drafter="model", draft_length=4)) == wanted
 
 
 def answers(
@@ -353,7 +353,8 @@ def test_text_drawn_from_weighed_candidates_has_the_distribution_of_the_target(t
     assert drawn_as_expected(*dflash2(tmp_path))
 
 
-def test_guesses_not_drawn_from_what_was_told_are_seen(attending: Path, monkeypatch: Any) -> None:
+@pytest.mark.slow
+def test_guesses_not_drawn_from_what_was_reported_are_seen(attending: Path, monkeypatch: Any) -> None:
     """The head guesses its likeliest token, and tells that it drew."""
     monkeypatch.setattr(Independent, "draw", lambda self, q, position: q.likeliest()[0])
     assert not drawn_as_expected(attending)
@@ -366,7 +367,7 @@ def drawn_as_expected(target: Path, head: Path | None = None, n: int = 600) -> b
         counts: Counter[int] = Counter()
         for seed in range(n):
             how = Request(sampling, max_tokens=3, rng_seed=seed, drafter="model", draft_length=2)
-            counts[(*said(pair, how, tokens), -1, -1)[1]] += 1
+            counts[(*generated(pair, how, tokens), -1, -1)[1]] += 1
         expected = _second_tokens(pair, tokens, sampling)
     return fits(counts, expected)
 
@@ -429,7 +430,7 @@ def test_a_target_without_blocks_has_no_head(tmp_path: Path) -> None:
     ):
         with Pair(path, settings=PairSettings(remember=False)) as pair:
             assert pair.head is None
-            assert len(said(pair, changed(GREEDY, max_tokens=4))) == 4
+            assert len(generated(pair, changed(GREEDY, max_tokens=4))) == 4
 
 
 def test_a_head_that_cannot_run_leaves_nothing_in_its_target(
@@ -444,7 +445,7 @@ def test_a_head_that_cannot_run_leaves_nothing_in_its_target(
     with Pair(attending, settings=PairSettings(remember=False)) as pair:
         assert list(pair.contexts) == ["target"]
         assert pair.contexts["target"]._hidden is None
-        assert len(said(pair, changed(GREEDY, max_tokens=4))) == 4
+        assert len(generated(pair, changed(GREEDY, max_tokens=4))) == 4
 
 
 def test_blocks_that_llama_cpp_would_end_the_process_on_are_passed_over(tmp_path: Path) -> None:
@@ -521,7 +522,9 @@ def test_an_assistant_may_have_several_layers_of_a_kind(tmp_path: Path) -> None:
     target = tiny_gemma.write_gemma(tmp_path / "gemma.gguf")
     head = tiny_gemma.write_assistant(tmp_path / "a.gguf", layers=3, pattern=[True, True, False])
     with Pair(target, head, PairSettings(remember=False)) as pair:
-        assert said(pair, changed(GREEDY, drafter="model", draft_length=3)) == said(pair, plain(GREEDY))
+        assert generated(pair, changed(GREEDY, drafter="model", draft_length=3)) == generated(
+            pair, plain(GREEDY)
+        )
 
 
 def test_a_head_of_a_target_that_shows_no_layers_is_refused(tmp_path: Path) -> None:
@@ -553,7 +556,7 @@ def test_a_drafter_that_is_not_loaded_is_named(attending: Path) -> None:
         Pair(attending, settings=PairSettings(remember=False)) as pair,
         pytest.raises(SettingError, match="the drafter is eagle, but mtp.gguf was loaded without an EAGLE-3"),
     ):
-        said(pair, changed(GREEDY, drafter="eagle"))
+        generated(pair, changed(GREEDY, drafter="eagle"))
 
 
 # ---- builds of llama.cpp that show less --------------------------------------------------------------------
@@ -566,7 +569,7 @@ def test_a_target_runs_without_its_head_where_llama_cpp_shows_no_hidden_states(
     monkeypatch.delattr("llama_cpp.llama_cpp_ext", raising=False)
     with Pair(attending, settings=PairSettings(remember=False)) as pair:
         assert pair.head is None
-        assert len(said(pair, changed(GREEDY, max_tokens=4))) == 4
+        assert len(generated(pair, changed(GREEDY, max_tokens=4))) == 4
 
 
 def test_a_head_that_reads_layers_is_refused_where_llama_cpp_does_not_show_them(

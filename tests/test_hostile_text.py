@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 from commands import posix
 from hostile_app import HOSTILE, OBEYED, hostile_app, shown_everywhere
+from in_terminal import Terminal
+from test_foreign_servers import delta, end, server
 from test_tui_chat import on_a_loop
 
 from edgespec_tui.terminal.shown_text import Content, visible
@@ -87,3 +90,35 @@ def test_no_byte_of_hostile_text_is_obeyed_by_a_terminal(tmp_path: Path) -> None
     assert "\u241b]52;c" in text, "it was shown"
     found = [mark for mark in OBEYED if mark in text]
     assert not found, [text[max(0, text.find(mark) - 200) : text.find(mark) + 50] for mark in found]
+
+
+LISTED = json.dumps({"data": [{"id": HOSTILE}]}).encode()
+SEVERAL = json.dumps({"data": [{"id": HOSTILE}, {"id": "b" + HOSTILE}]}).encode()
+
+
+@pytest.mark.slow
+@posix
+@pytest.mark.parametrize(
+    ("command", "listing"),
+    [
+        (["chat", "-p", "hi"], LISTED),
+        (["chat", "-p", "hi"], SEVERAL),
+        (["chat", "--plain"], SEVERAL),
+        (["run", "--regex", r"\x1b\]2;X\x07", "-n", "20", "hi"], b""),
+        (["run", HOSTILE, "-n", "1"], b""),
+        (["run", "--target", f"{HOSTILE}.gguf", "hi"], b""),
+    ],
+)
+def test_no_command_writes_what_a_terminal_obeys(command: list[str], listing: bytes) -> None:
+    with server(delta(content=HOSTILE) + end(), listing=listing) as (client, _):
+        where = ["--endpoint", f"http://127.0.0.1:{client.server.port}/v1"] if listing else []
+        with Terminal(*command, *where) as terminal:
+            if "--plain" in command:
+                terminal.wait_for("Which one?")
+                terminal.type("1\rhi\r")
+                terminal.wait_for("first token after")
+            else:
+                with pytest.raises(AssertionError, match="ended without"):
+                    terminal.wait_for("what nobody writes")
+    assert not [mark for mark in OBEYED if mark in terminal.shown], terminal.shown
+    assert "evil" in terminal.shown or "-n" in command  # which writes no name and no text of others

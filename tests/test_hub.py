@@ -73,7 +73,7 @@ def test_a_token_is_shown_to_the_hub_and_not_to_its_store(local: LocalHub, tmp_p
     assert local.tokens_at_store == []
 
 
-def test_a_page_in_place_of_a_model_is_told(local: LocalHub, hub: Hub) -> None:
+def test_a_page_in_place_of_a_model_is_reported(local: LocalHub, hub: Hub) -> None:
     local.add("org/m", {"m.gguf": b"<!doctype html>" * 100})
     with pytest.raises(HeaderError, match="m.gguf is not a GGUF file"):
         hub.header(hub.repository("org/m").files["m.gguf"])
@@ -107,7 +107,7 @@ def test_a_gated_repository_says_where_its_terms_are(local: LocalHub, hub: Hub, 
 
 @pytest.mark.parametrize("where", ["api", "resolve", "store"])
 @pytest.mark.parametrize(
-    ("status", "headers", "said"),
+    ("status", "headers", "expected"),
     [
         (429, {"Retry-After": "77"}, "too many requests from here: pull again in 77 s; a login allows more"),
         (429, {}, "pull again in a few minutes"),
@@ -119,14 +119,14 @@ def test_a_gated_repository_says_where_its_terms_are(local: LocalHub, hub: Hub, 
     ],
 )
 def test_every_answer_of_the_hub_is_one_sentence(
-    local: LocalHub, hub: Hub, where: str, status: int, headers: dict[str, str], said: str
+    local: LocalHub, hub: Hub, where: str, status: int, headers: dict[str, str], expected: str
 ) -> None:
     local.add("org/m", {"m.gguf": b"x"})
     local.faults.append(Fault(where, status=status, headers=headers))  # type: ignore[arg-type]
-    assert said in refusal(hub)
+    assert expected in refusal(hub)
 
 
-def test_a_connection_that_breaks_is_told(local: LocalHub, hub: Hub, tmp_path: Path) -> None:
+def test_a_connection_that_breaks_is_reported(local: LocalHub, hub: Hub, tmp_path: Path) -> None:
     local.add("org/m", {"m.gguf": model_bytes(tmp_path)})
     local.faults.append(Fault("store", cut_after=100, times=1))
     assert hub.header(hub.repository("org/m").files["m.gguf"])[0].architecture == "llama", "once is forgiven"
@@ -135,28 +135,28 @@ def test_a_connection_that_breaks_is_told(local: LocalHub, hub: Hub, tmp_path: P
     assert "broke while m.gguf of org/m was asked for: pull again" in refusal(hub)
 
 
-def test_a_hub_that_cannot_be_reached_is_told(tmp_path: Path) -> None:
+def test_a_hub_that_cannot_be_reached_is_reported(tmp_path: Path) -> None:
     hub = Hub(endpoint="http://127.0.0.1:9", token=False, cache=tmp_path, offline=False)
     assert "http://127.0.0.1:9 cannot be reached for org/m: check the network" in refusal(hub)
 
 
 @pytest.mark.parametrize("repo", ["org/a b", "a/b/c", "-x/y", "x" * 200 + "/y"])
-def test_a_name_that_is_none_is_told(hub: Hub, repo: str) -> None:
+def test_a_name_that_is_none_is_reported(hub: Hub, repo: str) -> None:
     assert "write owner/name" in refusal(hub, repo)
 
 
-def test_a_revision_that_is_not_there_is_told(local: LocalHub, hub: Hub) -> None:
+def test_a_revision_that_is_not_there_is_reported(local: LocalHub, hub: Hub) -> None:
     local.add("org/m", {"m.gguf": b"x"})
     assert "no such revision" in refusal(hub, revision="v9")
 
 
 @pytest.mark.parametrize("commit", ["", "../../x"])
-def test_an_answer_that_makes_no_sense_is_told(local: LocalHub, hub: Hub, commit: str) -> None:
+def test_an_answer_that_makes_no_sense_is_reported(local: LocalHub, hub: Hub, commit: str) -> None:
     local.repos["org/m"] = Repo({"m.gguf": Content(b"x", 1)}, commit=commit)
     assert "does not say what org/m holds: check HF_ENDPOINT" in refusal(hub)
 
 
-def test_offline_what_is_not_here_is_told_without_asking_anybody(local: LocalHub, tmp_path: Path) -> None:
+def test_offline_what_is_not_here_is_reported_without_asking_anybody(local: LocalHub, tmp_path: Path) -> None:
     hub = Hub(endpoint=local.endpoint, cache=tmp_path, offline=True)
     assert "offline mode is on: unset HF_HUB_OFFLINE" in refusal(hub)
     assert local.requests == []
@@ -193,7 +193,7 @@ def test_the_file_that_is_meant_is_found(which: str, draft: bool, names: list[st
 
 
 @pytest.mark.parametrize(
-    ("files", "which", "said"),
+    ("files", "which", "expected"),
     [
         (FILES, "Q5_K_M", r"has no Q5_K_M: it has BF16 \(20 bytes\), Q4_K_M \(10 "),
         (FILES, "Q6_K", "has no Q6_K: .*; it lacks m-Q6_K-00002-of-00002.gguf, one of the 2 parts of m-Q6_K"),
@@ -203,8 +203,8 @@ def test_the_file_that_is_meant_is_found(which: str, draft: bool, names: list[st
         (repository("a-Q4_0.gguf", "b-Q4_0.gguf"), "", "several models: .* o/r:a-Q4_0.gguf"),
     ],
 )
-def test_what_is_not_there_is_told_with_what_is(files: Repository, which: str, said: str) -> None:
-    with pytest.raises(HubError, match=said):
+def test_what_is_not_there_is_reported_with_what_is(files: Repository, which: str, expected: str) -> None:
+    with pytest.raises(HubError, match=expected):
         choose(files, which, draft=False)
 
 
@@ -338,14 +338,14 @@ def test_a_page_of_the_networks_login_is_named(local: LocalHub, hub: Hub) -> Non
 
 
 @pytest.mark.parametrize("token", ["hf_größer", "hf_a\nb"])
-def test_a_token_that_is_none_is_told(local: LocalHub, tmp_path: Path, token: str) -> None:
+def test_a_token_that_is_none_is_reported(local: LocalHub, tmp_path: Path, token: str) -> None:
     """ "'ascii' codec can't encode characters" was said."""
     local.add("org/m", {})
     hub = Hub(endpoint=local.endpoint, token=token, cache=tmp_path, offline=False)
     assert "the token for the hub has invalid characters: set HF_TOKEN" in refusal(hub)
 
 
-def test_nonsense_is_told_what_to_write() -> None:
+def test_nonsense_is_reported_what_to_write() -> None:
     with pytest.raises(HubError, match="'a/b/c' is neither a pair of the catalogue nor a repository"):
         parse_wanted("a/b/c")
     for address in ("registry.ollama.ai/library/llama3:8b", "https://ollama.com/library/llama3"):

@@ -28,11 +28,13 @@ ROOMS = (
     "core",
     "chat",
     "pairs",
+    "protocol",
     "llama",
     "memory",
     "engine",
     "measure",
     "client",
+    "local",
     "",  # the package itself: the public names
     "server",
     "commands",
@@ -66,30 +68,13 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
 TUI = ("", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("guarded_app", "palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub")
-LLAMA = {"llama.model", "llama.batch", "llama.settings", "llama.context", "llama.devices", "memory.answer"}
-LLAMA |= {"llama.ggml", "llama.thread_count", "llama.convert_child", "llama.cuts", "llama.embedder"}
-LLAMA |= {"llama.state_parts"}
-LLAMA |= {"llama.projector"}
-LLAMA |= {
-    f"llama.heads.{name}"
-    for name in (
-        "taps",
-        "row_batch",
-        "head_cache",
-        "head_context",
-        "turns_context",
-        "block_context",
-        "assistant_context",
-        "medusa_context",
-        "head_settings",
-    )  # fmt: skip
-}
 TUI_MAY_SEE = {
     "edgespec.chat.families",
     "edgespec.client",
     "edgespec.core.stats",
     "edgespec.core.values",
     "edgespec.errors",
+    "edgespec.local",
     "edgespec.memory.free",
     "edgespec.pairs.found",
     "edgespec.pairs.grown",
@@ -193,6 +178,11 @@ def test_rooms_import_in_one_direction(package: str, order: tuple[str, ...]) -> 
     assert not [(a, b) for a, others in arrows(package).items() for b in others if b and at(b) > at(a)]
 
 
+def test_the_web_process_imports_the_protocol_and_nothing_else_of_the_engine() -> None:
+    seen = {b for a, others in arrows().items() for b in others if room(a) == "server"}
+    assert {"protocol.messages"} <= seen and not {name for name in seen if room(name) in {"engine", "llama"}}
+
+
 def test_floors_of_the_server_import_downward() -> None:
     inside = [(a, b) for a, others in arrows().items() for b in others if room(a) == room(b) == "server"]
     assert len(inside) > 50
@@ -247,11 +237,11 @@ def test_imports_run_in_no_circle() -> None:
         assert not circle({name: others - {name} for name, others in found.items()})
 
 
-def test_few_modules_touch_llama_cpp() -> None:
+def test_one_room_alone_loads_llama_cpp() -> None:
     touching = {
         n for n, path in OURS.items() if any(i.startswith("llama_cpp") for i in imported(path.read_text()))
     }
-    assert touching == LLAMA
+    assert {room(name) for name in touching} == {"llama"}
     touching = {n for n, path in TRAINING.items() if "llama_cpp" in imported(path.read_text())}
     assert touching == {"hidden"}
 
@@ -370,7 +360,9 @@ def in_rooms(*rooms: str) -> list[str]:
 
 
 def test_the_whole_core_loads_without_llama_cpp() -> None:
-    core = in_rooms("errors", "system", "sampling", "grammar", "core", "chat", "pairs", "client")
+    core = in_rooms(
+        "errors", "system", "sampling", "grammar", "core", "chat", "pairs", "protocol", "client", "local"
+    )
     assert not {"llama_cpp", "torch", "textual", "starlette", "gguf"} & loaded(*core)
 
 

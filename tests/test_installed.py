@@ -32,7 +32,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     return write(tmp_path / "Big Model.gguf", d=128), write(tmp_path / "small.gguf")
 
 
-def said(capsys: Captured, code: int, *words: str | Path) -> str:
+def printed_text(capsys: Captured, code: int, *words: str | Path) -> str:
     assert cli.main([str(word) for word in words]) == code
     out = capsys.readouterr()
     if code:
@@ -43,39 +43,43 @@ def said(capsys: Captured, code: int, *words: str | Path) -> str:
 def test_local_files_are_imported_listed_shown_and_forgotten(
     files: tuple[Path, Path], capsys: Captured
 ) -> None:
-    assert "as big-model; next: edgespec chat" in said(capsys, 0, "import", *files)
-    listed = said(capsys, 0, "list")
+    assert "as big-model; next: edgespec chat" in printed_text(capsys, 0, "import", *files)
+    listed = printed_text(capsys, 0, "list")
     assert "*  big-model  Big Model.gguf  small.gguf" in listed and "not measured" in listed
-    shown = said(capsys, 0, "show", "big-model")
+    shown = printed_text(capsys, 0, "show", "big-model")
     assert str(files[0]) in shown and "check   the vocabularies match" in shown
     assert "a local file, not compared with any hash" in shown
-    assert json.loads(said(capsys, 0, "show", "big-model", "--json"))["draft"]["paths"] == [str(files[1])]
-    assert json.loads(said(capsys, 0, "list", "--json"))["pairs"][0]["default"] is True
-    removed = said(capsys, 0, "rm", "big-model")
+    assert json.loads(printed_text(capsys, 0, "show", "big-model", "--json"))["draft"]["paths"] == [
+        str(files[1])
+    ]
+    assert json.loads(printed_text(capsys, 0, "list", "--json"))["pairs"][0]["default"] is True
+    removed = printed_text(capsys, 0, "rm", "big-model")
     assert "removed big-model, no file was deleted" in removed and "EdgeSpec did not download it" in removed
     assert all(path.exists() for path in files)
-    assert "no pair is installed, so the embedded one answers" in said(capsys, 0, "list")
+    assert "no pair is installed, so the embedded one answers" in printed_text(capsys, 0, "list")
 
 
-def test_mistakes_are_told_in_one_sentence(
+def test_mistakes_are_reported_in_one_sentence(
     files: tuple[Path, Path], tmp_path: Path, capsys: Captured
 ) -> None:
     stranger = write(tmp_path / "stranger.gguf", texts=tiny_gguf.FOREIGN)
-    assert "stranger.gguf cannot draft for Big Model.gguf" in said(capsys, 1, "import", files[0], stranger)
-    assert "there is no file" in said(capsys, 1, "import", tmp_path / "none.gguf")
+    assert "stranger.gguf cannot draft for Big Model.gguf" in printed_text(
+        capsys, 1, "import", files[0], stranger
+    )
+    assert "there is no file" in printed_text(capsys, 1, "import", tmp_path / "none.gguf")
     (tmp_path / "page.gguf").write_text("<html>")
-    assert "is not a GGUF file" in said(capsys, 1, "import", tmp_path / "page.gguf", "--target-only")
-    assert "no pair 'nothing' is installed" in said(capsys, 2, "rm", "nothing")
-    assert "no pair 'nothing' is installed" in said(capsys, 2, "show", "nothing")
-    assert "`edgespec import a.gguf` makes one" in said(capsys, 2, "show", "a.gguf")
-    assert "cannot name a pair" in said(capsys, 2, "import", *files, "--name", "Ä")
+    assert "is not a GGUF file" in printed_text(capsys, 1, "import", tmp_path / "page.gguf", "--target-only")
+    assert "no pair 'nothing' is installed" in printed_text(capsys, 2, "rm", "nothing")
+    assert "no pair 'nothing' is installed" in printed_text(capsys, 2, "show", "nothing")
+    assert "`edgespec import a.gguf` makes one" in printed_text(capsys, 2, "show", "a.gguf")
+    assert "cannot name a pair" in printed_text(capsys, 2, "import", *files, "--name", "Ä")
 
 
 def test_a_pair_of_the_catalogue_is_shown_before_it_is_installed(capsys: Captured) -> None:
-    shown = said(capsys, 0, "show", "qwen3-8b")
+    shown = printed_text(capsys, 0, "show", "qwen3-8b")
     assert "`edgespec pull qwen3-8b` gets it" in shown and "not checked on the hub: " in shown
-    assert "Python" in said(capsys, 0, "show", "embedded")
-    shipped = json.loads(said(capsys, 0, "show", "embedded", "--json"))  # it said the same prose
+    assert "Python" in printed_text(capsys, 0, "show", "embedded")
+    shipped = json.loads(printed_text(capsys, 0, "show", "embedded", "--json"))  # it said the same prose
     assert (shipped["name"], shipped["source"], shipped["default"]) == ("embedded", "shipped", True)
     assert shipped["target"]["paths"] == [str(tiny.target_path())] and not shipped["missing"]
 
@@ -84,10 +88,10 @@ def test_a_target_alone_gets_the_draft_that_was_found(
     files: tuple[Path, Path], home: Path, capsys: Captured
 ) -> None:
     write(home / ".lmstudio/models/pub/small-GGUF/small-Q8_0.gguf")
-    imported = said(capsys, 0, "import", files[0])
+    imported = printed_text(capsys, 0, "import", files[0])
     assert "pub/small-GGUF/small-Q8_0.gguf of LM Studio fits as its draft" in imported
     assert "with draft small-Q8_0.gguf as big-model" in imported
-    assert "without a draft" in said(capsys, 0, "import", files[0], "--target-only")
+    assert "without a draft" in printed_text(capsys, 0, "import", files[0], "--target-only")
 
 
 # --- what other programs have
@@ -124,7 +128,7 @@ def test_ollamas_names_are_told_apart_and_none_leads_out_of_its_folder(home: Pat
         ("hf.co/two/Tiny-GGUF:Q4_0", "1"),
         ("alias:latest", "2"),
     ):
-        said(capsys, 0, "import", label, "--target-only", "--name", "mine")
+        printed_text(capsys, 0, "import", label, "--target-only", "--name", "mine")
         assert Store(config.data_folder()).get("mine").target.path.name == f"sha256-{n}ab"
 
 
@@ -157,13 +161,13 @@ def test_what_other_programs_downloaded_is_found_and_not_copied(home: Path, caps
     }
     [(big, small)] = find_pairs(found)[0]
     assert (big.paths, small.paths) == ((studio,), (blob,))
-    listed = said(capsys, 0, "import")
+    listed = printed_text(capsys, 0, "import")
     assert "fits: edgespec import 'pub/big-GGUF/big-Q4_K_M.gguf' 'small:1b'" in listed
-    said(capsys, 0, "import", "pub/big-GGUF/big-Q4_K_M.gguf", "small:1b", "--name", "mine")
+    printed_text(capsys, 0, "import", "pub/big-GGUF/big-Q4_K_M.gguf", "small:1b", "--name", "mine")
     mine = Store(config.data_folder()).get("mine")
     assert mine.target.path == studio and mine.projector and mine.projector.path == projector
-    said(capsys, 0, "import", "small:1b", "--target-only", "--name", "seeing")
-    assert "reads   pictures, by sha256-eye" in said(capsys, 0, "show", "seeing")
+    printed_text(capsys, 0, "import", "small:1b", "--target-only", "--name", "seeing")
+    assert "reads   pictures, by sha256-eye" in printed_text(capsys, 0, "show", "seeing")
     found_there = Store(config.data_folder()).get("seeing").projector
     assert found_there and found_there.path == eye
 
@@ -190,11 +194,11 @@ def test_of_several_drafts_the_smallest_that_fits_is_taken(tmp_path: Path) -> No
     assert list(useless) == ["page.gguf"]
 
 
-def test_nothing_found_is_said(capsys: Captured) -> None:
-    assert "LM Studio, Ollama" in said(capsys, 0, "import")
+def test_nothing_found_is_stated(capsys: Captured) -> None:
+    assert "LM Studio, Ollama" in printed_text(capsys, 0, "import")
 
 
-def test_what_an_interrupted_pull_left_is_told_and_can_be_deleted(home: Path, capsys: Captured) -> None:
+def test_what_an_interrupted_pull_left_is_reported_and_can_be_deleted(home: Path, capsys: Captured) -> None:
     part = home / ".cache/huggingface/hub/models--org--m/blobs/abc.0a1b.incomplete"
     part.parent.mkdir(parents=True)
     part.write_bytes(bytes(5_000))
@@ -203,11 +207,13 @@ def test_what_an_interrupted_pull_left_is_told_and_can_be_deleted(home: Path, ca
     lock = FileLock(home / ".cache/huggingface/hub/.locks/models--org--m/def.lock")
     Path(lock.lock_file).parent.mkdir(parents=True)
     lock.acquire()
-    assert "unfinished: 5.00 kB of org/m, left by a download that was killed" in said(capsys, 0, "list")
-    assert "removed what was left over, 5.00 kB are free" in said(capsys, 0, "rm", "--unfinished")
+    assert "unfinished: 5.00 kB of org/m, left by a download that was killed" in printed_text(
+        capsys, 0, "list"
+    )
+    assert "removed what was left over, 5.00 kB are free" in printed_text(capsys, 0, "rm", "--unfinished")
     assert not part.exists() and theirs.exists()
     lock.release()
-    assert "there is nothing to remove" in said(capsys, 2, "rm")
+    assert "there is nothing to remove" in printed_text(capsys, 2, "rm")
 
 
 # --- run by name
@@ -221,8 +227,8 @@ def test_commands_take_a_pair_by_name_and_the_last_one_by_default(
     def taken(*words: str) -> tuple[Path, Path | None]:
         return pair_files(cli.parsed(words))
 
-    said(capsys, 0, "import", *files, "--name", "first")
-    said(capsys, 0, "import", files[1], "--target-only", "--name", "second")
+    printed_text(capsys, 0, "import", *files, "--name", "first")
+    printed_text(capsys, 0, "import", files[1], "--target-only", "--name", "second")
     assert taken("run", "x") == (files[1], None)
     assert taken("run", "x", "--pair", "first") == files
     assert taken("run", "x", "--pair", "first", "--no-draft") == (files[0], None)
@@ -250,9 +256,9 @@ def test_a_pair_whose_files_are_gone_says_how_to_get_them(files: tuple[Path, Pat
     from edgespec.errors import ModelFileError, SettingError
     from edgespec.pairs.files import pair_files
 
-    said(capsys, 0, "import", *files, "--name", "mine")
+    printed_text(capsys, 0, "import", *files, "--name", "mine")
     files[1].unlink()
-    assert "files are missing" in said(capsys, 0, "list")
+    assert "files are missing" in printed_text(capsys, 0, "list")
     with pytest.raises(
         ModelFileError, match="pair mine lacks small.gguf, which is no longer at .*edgespec rm mine"
     ):
@@ -278,13 +284,13 @@ def test_the_table_tells_last_use_and_speed(tmp_path: Path) -> None:
 
 def test_a_name_with_a_tilde_and_nobody_is_a_file_that_is_not_there(capsys: Captured) -> None:
     """It ended in a traceback: pathlib raises RuntimeError for a user that the system does not know."""
-    assert "there is no file ~nobody-of-this-name/a.gguf" in said(
+    assert "there is no file ~nobody-of-this-name/a.gguf" in printed_text(
         capsys, 1, "import", "~nobody-of-this-name/a.gguf"
     )
 
 
 @pytest.mark.skipif(os.name != "posix", reason="users as POSIX has them")
-def test_a_user_without_a_home_is_told_in_a_sentence(
+def test_a_user_without_a_home_is_reported_in_a_sentence(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A container's user that the system does not know ended every command in a traceback."""
@@ -296,4 +302,4 @@ def test_a_user_without_a_home_is_told_in_a_sentence(
     for name in ("HOME", "EDGESPEC_DATA_DIR", "XDG_DATA_HOME"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", nobody)
-    assert "there is no home folder: set HOME, or EDGESPEC_DATA_DIR" in said(capsys, 2, "list")
+    assert "there is no home folder: set HOME, or EDGESPEC_DATA_DIR" in printed_text(capsys, 2, "list")

@@ -68,7 +68,7 @@ def only_sentence(stderr: bytes) -> str:
 
 
 @posix
-def test_a_killed_engine_is_told_in_a_sentence(long_winded: Path) -> None:
+def test_a_killed_engine_is_reported_in_a_sentence(long_winded: Path) -> None:
     with talking(long_winded) as (parent, child):
         child.kill()
         _, err = parent.communicate(timeout=10)
@@ -79,7 +79,7 @@ def test_a_killed_engine_is_told_in_a_sentence(long_winded: Path) -> None:
 @pytest.mark.sample(1)
 @posix
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT"])
-def test_a_crashed_engine_is_told_in_a_sentence(long_winded: Path, name: str) -> None:
+def test_a_crashed_engine_is_reported_in_a_sentence(long_winded: Path, name: str) -> None:
     with talking(long_winded) as (parent, child):
         child.send_signal(getattr(signal, name))
         _, err = parent.communicate(timeout=10)
@@ -110,7 +110,7 @@ def test_ending_the_parent_ends_the_engine(long_winded: Path) -> None:
 
 
 @posix
-def test_ctrl_c_keeps_what_was_said_and_ends_with_130(long_winded: Path) -> None:
+def test_ctrl_c_keeps_what_was_generated_and_ends_with_130(long_winded: Path) -> None:
     with talking(long_winded) as (parent, child):
         time.sleep(0.2)
         os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to both
@@ -140,7 +140,7 @@ def test_ctrl_c_before_the_first_word_ends_with_130(long_winded: Path) -> None:
 
 
 @posix
-def test_a_model_on_which_llama_cpp_aborts_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_a_model_on_which_llama_cpp_aborts_is_reported_in_a_sentence(tmp_path: Path) -> None:
     """Two tokens of one text: llama.cpp asserts that there are none, and ends its process."""
     vocabulary = tiny_gguf.make_vocabulary()
     texts = (*vocabulary.texts[:400], vocabulary.texts[399], *vocabulary.texts[401:])
@@ -148,10 +148,10 @@ def test_a_model_on_which_llama_cpp_aborts_is_told_in_a_sentence(tmp_path: Path)
     path = tiny_gguf.write_llama(tmp_path / "twice.gguf", vocab=twice)
     command = [*EDGESPEC, "run", "--target", str(path), "--no-draft", "hello"]
     done = subprocess.run(command, capture_output=True, timeout=60)
-    said = only_sentence(done.stderr)
-    assert "llama.cpp aborted (SIGABRT)" in said
-    assert "GGML_ASSERT" in said  # its own words, for who can make something of them
-    assert "download it again" in said
+    printed = only_sentence(done.stderr)
+    assert "llama.cpp aborted (SIGABRT)" in printed
+    assert "GGML_ASSERT" in printed  # its own words, for who can make something of them
+    assert "download it again" in printed
     assert done.stdout == b""
     assert done.returncode == 1
 
@@ -179,13 +179,13 @@ def test_deaths_by_signal_have_names_and_last_words() -> None:
     assert isolate._explain(-signal.SIGINT, "") == 130
 
 
-def test_an_error_is_told_on_one_line_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_reported_on_one_line_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
     def fail(error: EdgeSpecError) -> int:
         raise error
 
-    assert isolate.told(lambda: fail(SettingError("n is 0"))) == 2
-    assert isolate.told(lambda: fail(EdgeSpecError("no"))) == 1
-    assert isolate.told(lambda: 7) == 7
+    assert isolate.reporting(lambda: fail(SettingError("n is 0"))) == 2
+    assert isolate.reporting(lambda: fail(EdgeSpecError("no"))) == 1
+    assert isolate.reporting(lambda: 7) == 7
     assert capsys.readouterr() == ("", "edgespec: n is 0\nedgespec: no\n")
 
 
@@ -261,7 +261,7 @@ def test_last_words_for_a_reader_that_has_gone_are_no_error() -> None:
     """What was still buffered at the end was written by Python itself, which told of the broken pipe."""
     code = "import time; from edgespec.system import isolate\n"
     code += "def work(): print('last'); time.sleep(0.5); return 0\n"
-    code += "raise SystemExit(isolate.told(work))"
+    code += "raise SystemExit(isolate.reporting(work))"
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=buffered

@@ -37,7 +37,7 @@ def test_it_is_kept_for_the_next_question_and_ends_with_its_owner(module: str) -
     assert not psutil.pid_exists(pid)
 
 
-def test_an_abort_is_told_and_the_next_question_starts_another(module: str) -> None:
+def test_an_abort_is_reported_and_the_next_question_starts_another(module: str) -> None:
     with JsonChild(module) as child:
         with pytest.raises(ChildDiedError, match=r"aborted \(SIGABRT\)") as died:
             child.ask({"die": 1})

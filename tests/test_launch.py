@@ -54,6 +54,7 @@ def test_an_agent_is_answered_by_the_pair_and_its_end_says_what_it_took(tmp_path
     assert "has 2,048 tokens of context, and goose needs 16,384 at least" in done.stderr
 
 
+@pytest.mark.slow
 @posix
 def test_a_pair_that_is_not_up_to_it_is_named_before_the_agent_starts(tmp_path: Path) -> None:
     agent(tmp_path, "goose")

@@ -180,7 +180,7 @@ def test_a_target_that_has_become_slow_is_not_left_to_rest() -> None:
     record, costs = Record(watch=Watch(left=TUNING.longest_rest)), costs_of(ONE, 1.0)
     controller = Controller(lambda streams: record, max_tokens=100)
     for slower, looks in ((1, False), (1, False), (100, True), (100, True)):
-        costs.target.pulse.level = float(slower)
+        costs.target.slowness.level = float(slower)
         controller.enter(BatchPlan(costs, {0: 1}, LONGEST_DRAFT + 1, 3), 0)
         assert controller.looks() == looks
 

@@ -263,7 +263,7 @@ def _add_words_and_finish(writer: GGUFWriter) -> None:
 
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(
-    "content, said",
+    "content, expected",
     [
         (b"", "is empty"),
         (b"G", "is not a GGUF"),
@@ -279,13 +279,13 @@ def _add_words_and_finish(writer: GGUFWriter) -> None:
     ],
 )
 def test_a_file_that_is_no_model_is_refused_in_one_sentence(
-    tmp_path: Path, content: bytes, said: str
+    tmp_path: Path, content: bytes, expected: str
 ) -> None:
     wrong = tmp_path / "wrong.gguf"
     wrong.write_bytes(content)
     [(kind, message)] = load_in_child([wrong])
     assert kind == "ModelFileError"
-    assert said in message
+    assert expected in message
     assert is_one_sentence(message, names="wrong.gguf")
 
 

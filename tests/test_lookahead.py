@@ -41,7 +41,7 @@ def judged(before: Sequence[int], guesses: Sequence[int], said: Sequence[int], r
     return Judged(tokens(*before, *said), len(said), draft, len(said) - 1, (), behind)
 
 
-def test_what_stood_behind_a_rejected_guess_is_offered_behind_what_was_said() -> None:
+def test_what_stood_behind_a_rejected_guess_is_offered_behind_what_was_emitted() -> None:
     lookahead = Lookahead()
     lookahead.learn(judged([1, 2], [3, 4, 5], [3, 9], [6, 7]))
     made = lookahead.offer(tokens(1, 2, 3, 9), 2)

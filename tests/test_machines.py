@@ -18,18 +18,18 @@ from typing import Any
 import pytest
 from fake_machine import fake_machine, free_address
 
-from edgespec.client.engine_flags import engine_flags
 from edgespec.commands import cli, flags, rpc
 from edgespec.commands.doctor import machine_checks
-from edgespec.engine.messages import LoadRequest
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, MachineLostError, ModelUnsupportedError, SettingError
 from edgespec.llama import remote
 from edgespec.llama.ggml import local_devices
 from edgespec.llama.model import Model
+from edgespec.local.engine_flags import engine_flags
 from edgespec.memory import answer, at_load
 from edgespec.pairs import files
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server import worker_life
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import machines
@@ -79,7 +79,7 @@ def _parsed(*argv: str) -> Namespace:
     return parser.parse_args(argv)
 
 
-def test_a_public_machine_is_used_where_that_was_said_twice() -> None:
+def test_a_public_machine_is_used_where_that_was_confirmed() -> None:
     named = ("--rpc", "8.8.8.8:50052")
     with pytest.raises(SettingError, match="--rpc-public"):
         files.machines(_parsed(*named))
@@ -110,7 +110,7 @@ def test_a_machine_tells_what_memory_its_devices_have() -> None:
         assert ask(machine.address) == [RemoteDevice(machine.address, 3 << 30, 4 << 30)]
 
 
-def test_a_machine_that_cannot_serve_is_told_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_serve_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp would end the process at each of these, or wait for ever."""
     monkeypatch.setattr(machines, "ANSWER_S", 0.1)
     for why, how in (
@@ -284,7 +284,7 @@ def test_a_lost_machine_is_the_last_word_of_a_process() -> None:
         code = f"""
 from edgespec.llama import remote
 remote._used += [{there.address!r}, {gone!r}]
-remote._told_of_abort(b"ggml-rpc.cpp:1: Remote RPC server crashed or returned malformed response")
+remote._on_abort(b"ggml-rpc.cpp:1: Remote RPC server crashed or returned malformed response")
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == LOST

@@ -256,7 +256,7 @@ def test_a_draft_that_no_mask_touches_is_only_slower() -> None:
     assert accepted[drafter_named] > 1.3 * accepted[unmasked]
 
 
-def test_a_mask_told_to_the_draft_alone_is_seen() -> None:
+def test_a_mask_reported_to_the_draft_alone_is_seen() -> None:
     """The mutation: the target's rows are not masked, so that it says what the grammar forbids."""
 
     def unheard(name: str, sampler: Sampler, masks: Masks) -> Drafter:
@@ -275,8 +275,8 @@ class Lying:
 
     def draft(self, tokens: np.ndarray, limit: int, rule: Rule) -> Drafting:
         guess = yield from self._drafter.draft(tokens, limit, rule)
-        said = [*tokens.tolist(), *guess.tokens]
-        probs = tuple(self._free(DRAFT.row(said[: len(tokens) + i])) for i in range(len(guess.tokens)))
+        generated = [*tokens.tolist(), *guess.tokens]
+        probs = tuple(self._free(DRAFT.row(generated[: len(tokens) + i])) for i in range(len(guess.tokens)))
         return Draft(guess.tokens, probs, guess.sources, guess.confidence)
 
     def learn(self, judged: object) -> None:
@@ -343,7 +343,7 @@ def test_a_text_that_can_only_end_ends_without_another_evaluation() -> None:
     assert rounds[0].sources == ("target",)
 
 
-def test_forced_tokens_need_no_evaluation_and_are_told_who_said_them() -> None:
+def test_forced_tokens_need_no_evaluation_and_are_reported_who_demanded_them() -> None:
     before = len(TARGET.decoded)
     rounds = generation("(a|b)cacacacac", Coupled(1), "none", WARM, 20)
     assert text_of(rounds)[1:] == "cacacacac" and rounds[-1].finish == "stop"
@@ -375,7 +375,7 @@ def test_a_stop_string_ends_a_text_inside_forced_tokens() -> None:
     assert text_of(rounds) == "c" and rounds[-1].finish == "stop"
 
 
-def test_a_bias_against_all_that_is_allowed_changes_nothing_but_a_ban_is_told() -> None:
+def test_a_bias_against_all_that_is_allowed_changes_nothing_but_a_ban_is_reported() -> None:
     masks = masks_of("a+c")
     pushed = Sampler(Sampling(temperature=0, logit_bias={1: 1000.0}), N, masks)
     assert pushed(TARGET.row(PROMPT), PROMPT).likeliest()[0] == 0
@@ -427,7 +427,7 @@ def test_a_ban_holds_where_the_grammar_leaves_no_choice() -> None:
         (lambda: Grammar("lark", "start: nobody"), ("nobody",)),
     ],
 )
-def test_a_wrong_grammar_is_told_in_one_sentence(
+def test_a_wrong_grammar_is_reported_in_one_sentence(
     grammar: Callable[[], Grammar], words: Sequence[str]
 ) -> None:
     with pytest.raises(GrammarError) as caught:
@@ -590,7 +590,7 @@ def test_gbnf_and_lark_are_told_apart_by_trying_them(text: str) -> None:
     ("text", "words"),
     [("root ::= x", "'x' is not defined"), ("start: nobody", "nobody"), ("a b c", "::= is expected")],
 )
-def test_what_is_wrong_with_a_grammar_is_said_in_its_own_format(text: str, words: str) -> None:
+def test_what_is_wrong_with_a_grammar_is_stated_in_its_own_format(text: str, words: str) -> None:
     with pytest.raises(GrammarError, match=words):
         matchers.compile(grammar_text(text))
 

@@ -61,7 +61,7 @@ def asked_beside(pair: FakePair, others: int, prompt: Tokens, request: Request) 
 
 @pytest.mark.parametrize("others", [1, 2, 3])
 @pytest.mark.parametrize("drafter", ["none", "auto"])
-def test_a_picture_beside_others_ends_neither_them_nor_itself(drafter: str, others: int) -> None:
+def test_a_picture_next_to_others_ends_neither_them_nor_itself(drafter: str, others: int) -> None:
     """On a slow machine a picture lengthened the part of a prompt that joins an evaluation, past its room.
 
     With two running answers nobody was let in, and the next step was the same, for ever. With one, prices
@@ -85,7 +85,7 @@ class Blurting(NoDrafter):
 
 
 @pytest.mark.parametrize("others", [1, 3])
-def test_long_guesses_beside_a_prompt_that_is_read_keep_nobody_out(
+def test_long_guesses_next_to_a_prompt_that_is_read_keep_nobody_out(
     others: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where nobody's guesses fitted beside the part of a prompt, none took part, and the step came again."""

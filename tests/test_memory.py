@@ -17,9 +17,10 @@ from tiny_projector import write_seeing
 from edgespec.engine.pair import Pair, PairSettings
 from edgespec.errors import DoesNotFitError, EngineDiedError, ModelFileError, ModelUnsupportedError
 from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.memory_question import Question
 from edgespec.llama.model import Model, listening, mtmd_cpp
 from edgespec.memory import at_load, free
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec_models.fit.formulas import formula_need
 from edgespec_models.fit.need import RAM, Device, Need
 from edgespec_models.gguf.header import read_file
@@ -79,7 +80,7 @@ def allocated(path: Path, **wanted: object) -> dict[str, float]:
 
 @pytest.mark.parametrize("flash", [True, False])
 @pytest.mark.parametrize("kind", ARCHITECTURES)
-def test_what_is_said_is_what_is_allocated(
+def test_what_is_computed_is_what_is_allocated(
     kind: str, flash: bool, oracle: MemoryOracle, files: dict[str, Path]
 ) -> None:
     """With flash attention, and with the scores that take its place."""
@@ -106,14 +107,14 @@ def test_logits_rows_are_counted_before_they_are_asked_for(
 
 
 @pytest.mark.slow
-def test_the_process_grows_by_what_is_said(tmp_path: Path) -> None:
+def test_the_process_grows_by_what_is_computed(tmp_path: Path) -> None:
     """The buffers are memory: measured from outside, on a model of 150 MB whose cache has been filled."""
     path = tiny_gguf.write_llama(
         tmp_path / "model.gguf", n_vocab=8192, d=1024, layers=8, n_head=8, ffn=2048, context_length=8192,
         dtype="F16",
     )  # fmt: skip
     with MemoryOracle() as oracle:
-        said = oracle.need(question(path, n_ctx=8192, flash=None))
+        printed = oracle.need(question(path, n_ctx=8192, flash=None))
     code = f"""
 import numpy as np, psutil
 from edgespec.llama.context import Context, ContextSettings
@@ -126,7 +127,7 @@ with Model({str(path)!r}) as model, Context(model, ContextSettings(n_ctx=8192, n
     print(held() - before)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == pytest.approx(said.total, rel=0.05)
+    assert int(done.stdout) == pytest.approx(printed.total, rel=0.05)
 
 
 @pytest.mark.parametrize("kind", ARCHITECTURES)
@@ -197,7 +198,7 @@ def test_a_pair_that_fits_well_is_loaded_without_asking(monkeypatch: pytest.Monk
     assert at_load.fitted(heavy, None, PairSettings(), []) == (PairSettings(), ())
 
 
-def test_the_context_is_what_fits_where_nobody_said(monkeypatch: pytest.MonkeyPatch, heavy: Path) -> None:
+def test_the_context_is_what_fits_where_nobody_set_it(monkeypatch: pytest.MonkeyPatch, heavy: Path) -> None:
     short_of_memory(monkeypatch, 256 + 60)
     settings, gave_up = at_load.fitted(heavy, None, PairSettings(), [])
     assert settings.n_ctx == 4096

@@ -82,7 +82,7 @@ def test_with_plenty_of_memory_nothing_is_given_up() -> None:
     assert found.fits and found.choice.n_ctx == 8192 and not found.gave_up and not found.proposals
 
 
-def test_the_context_is_shortened_where_nobody_said_how_long_it_is_to_be() -> None:
+def test_the_context_is_shortened_where_nobody_set_how_long_it_is_to_be() -> None:
     found = fit(machine(9.9))
     assert found.fits and found.choice.n_ctx == 4096 and takes_no_more_than_there_is(found)
     assert found.gave_up == ("the context holds 4,096 tokens instead of 8,192",)

@@ -102,7 +102,7 @@ def test_a_pair_of_the_catalogue_that_is_installed_is_shown_once(store: Store, t
     ]
 
 
-def test_files_that_are_gone_are_told(store: Store, tmp_path: Path) -> None:
+def test_files_that_are_gone_are_reported(store: Store, tmp_path: Path) -> None:
     installed(store, tmp_path, there=False)
     pair = Shelf(store, memory=8 * GB).pairs()[0]
     assert pair.missing and "mine-big.gguf is gone" in pair.detail[-1]
@@ -121,7 +121,7 @@ def test_words_are_sought_in_all_that_is_known_of_a_pair(store: Store) -> None:
     assert all(pair.holds("") and not pair.holds("nonsense") for pair in pairs)
 
 
-def test_a_store_that_is_damaged_is_told(store: Store) -> None:
+def test_a_store_that_is_damaged_is_reported(store: Store) -> None:
     store.folder.mkdir()
     store.path.write_text("{")
     with pytest.raises(SettingError, match="is damaged"):
@@ -143,6 +143,7 @@ def test_a_draft_is_chosen_among_those_that_fit_and_the_pair_is_installed(room: 
     assert pair.draft and pair.draft.repo == "acme/Big-1B-GGUF"
 
 
+@pytest.mark.slow
 def test_a_pull_that_is_stopped_can_be_begun_again(room: Shelf, local: LocalHub, store: Store) -> None:
     local.faults.append(Fault("store", "Big-9B", pause_s=0.02))
     pull = room.begin_pull("acme/Big-9B-GGUF")
@@ -161,11 +162,12 @@ def test_a_pull_that_is_stopped_can_be_begun_again(room: Shelf, local: LocalHub,
 
 
 @pytest.mark.parametrize(
-    "what, told", [("acme/None-GGUF", "None-GGUF"), ("nonsense", "no pair 'nonsense'"), ("a/b/c", "a/b/c")]
+    "what, expected",
+    [("acme/None-GGUF", "None-GGUF"), ("nonsense", "no pair 'nonsense'"), ("a/b/c", "a/b/c")],
 )
-def test_what_cannot_be_pulled_is_told_in_a_sentence(room: Shelf, what: str, told: str) -> None:
+def test_what_cannot_be_pulled_is_reported_in_a_sentence(room: Shelf, what: str, expected: str) -> None:
     pull = ended(room.begin_pull(what))
-    assert pull.stage == "failed" and told in pull.sentence
+    assert pull.stage == "failed" and expected in pull.sentence
 
 
 def test_stopping_while_a_draft_is_chosen_ends_it(room: Shelf) -> None:
@@ -208,7 +210,7 @@ async def test_a_chosen_pair_answers_from_then_on_and_the_conversation_stays(
         assert "mine" in it.text() and "embedded" in it.text() and "target mine-big.gguf" in it.text()
         await it.pilot.press("enter")
         await it.until(lambda: endpoint.used == [(pair.target.path, pair.draft and pair.draft.path)])
-        await it.told("mine answers from now on.")
+        await it.notified("mine answers from now on.")
         assert it.texts()[0] == "hello" and "mine-big" in it.text().splitlines()[0]
         assert store.get("mine").last_used
 
@@ -258,12 +260,12 @@ async def test_a_pair_that_goes_while_it_is_chosen_closes_no_engine(
         await listed(it)
         pair.target.path.unlink()
         await it.pilot.press("enter")
-        await it.told("mine-big.gguf is gone: mine cannot be used")
+        await it.notified("mine-big.gguf is gone: mine cannot be used")
         assert not endpoint.used and it.app.context.engine.state == "ready"
 
 
 @on_a_loop
-async def test_a_pair_that_cannot_be_loaded_is_told_and_can_be_tried_again(room: Shelf) -> None:
+async def test_a_pair_that_cannot_be_loaded_is_reported_and_can_be_tried_again(room: Shelf) -> None:
     endpoint = FakeEndpoint()
     async with driven(ChatApp(endpoint, shelf=room)) as it:
         endpoint.start_error = EndpointError("it takes 9 GiB, and 3 GiB can be had")
@@ -313,11 +315,11 @@ async def test_a_pull_goes_on_while_one_chats_and_tells_its_end(room: Shelf, loc
         await it.pilot.press("escape")
         await it.ask("meanwhile")
         assert len(it.texts()) == 2
-        await it.told("big-9b is installed.")
+        await it.notified("big-9b is installed.")
 
 
 @on_a_loop
-async def test_words_that_find_nothing_and_a_second_pull_are_told(room: Shelf) -> None:
+async def test_words_that_find_nothing_and_a_second_pull_are_reported(room: Shelf) -> None:
     async with driven(ChatApp(FakeEndpoint(), shelf=room), size=(200, 50)) as it:
         options = await listed(it)
         await it.pilot.press(*"zzz")

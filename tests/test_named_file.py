@@ -47,8 +47,8 @@ def test_a_pipe_a_folder_and_a_device_are_refused_where_a_file_is_wanted(
     command: str, flag: str, rest: list[str], pipe: Path
 ) -> None:
     """A pipe without a writer was waited for, and a device without an end was read until memory was gone."""
-    said = refused(command, flag, pipe, *rest)
-    assert f"{flag} {pipe} cannot be read: nothing is written into this pipe" in said
+    printed = refused(command, flag, pipe, *rest)
+    assert f"{flag} {pipe} cannot be read: nothing is written into this pipe" in printed
     assert f"{flag} {pipe.parent} cannot be read: Is a directory" in refused(
         command, flag, pipe.parent, *rest
     )
@@ -95,7 +95,7 @@ def test_a_shells_own_pipe_is_there_in_the_child_too() -> None:
         (b"a" * 1000, "has more than 10 characters: name another file"),
     ],
 )
-def test_what_is_no_text_or_too_long_is_told(tmp_path: Path, content: bytes, why: str) -> None:
+def test_what_is_no_text_or_too_long_is_reported(tmp_path: Path, content: bytes, why: str) -> None:
     (tmp_path / "x").write_bytes(content)
     with pytest.raises(SettingError, match=f"^--x {tmp_path / 'x'} {why}$"):
         read_text("--x", tmp_path / "x", most=10)
@@ -114,7 +114,7 @@ def test_what_is_no_text_or_too_long_is_told(tmp_path: Path, content: bytes, why
         ("terabyte", "is larger than|has 1,099,511,627,776 bytes, and"),
     ],
 )
-def test_whatever_a_chat_finds_in_a_files_place_is_told(tmp_path: Path, kind: str, why: str) -> None:
+def test_whatever_a_chat_finds_in_a_files_place_is_reported(tmp_path: Path, kind: str, why: str) -> None:
     """A pipe instead of the settings or of a saved prompt was waited for; a device filled the memory."""
     settings, prompt = tmp_path / "settings.toml", tmp_path / "p.md"
     for path in (settings, prompt):

@@ -59,7 +59,7 @@ async def test_a_short_message_covers_no_text() -> None:
 
 
 @on_a_loop
-async def test_a_message_that_is_told_again_stays_its_whole_time() -> None:
+async def test_a_message_that_is_reported_again_stays_its_whole_time() -> None:
     """It ended when the first one would have ended."""
     async with driven(ChatApp(FakeEndpoint())) as it:
         line = it.chat.query_one(NoticeLine)

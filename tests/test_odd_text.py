@@ -16,7 +16,7 @@ from edgespec.system.odd_text import as_text, oddities
         ("a\u2067b".encode(), ["U+2067"]),
     ],
 )
-def test_bytes_that_are_no_text_and_letters_out_of_order_are_said(content: bytes, said: list[str]) -> None:
+def test_bytes_that_are_no_text_and_letters_out_of_order_are_stated(content: bytes, said: list[str]) -> None:
     """Both passed without a word."""
     text = content.decode("utf-8", "surrogateescape")
     found = list(oddities(text))

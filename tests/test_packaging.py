@@ -118,7 +118,7 @@ def test_the_embedded_models_are_small() -> None:
     assert len(sizes) == 4 and sum(sizes) <= 24_000_000
 
 
-def test_the_version_is_said_once() -> None:
+def test_the_version_is_stated_once() -> None:
     import edgespec
 
     assert edgespec.__version__ == PYPROJECT["project"]["version"]
@@ -165,18 +165,18 @@ def is_a_sentence(text: str) -> bool:
     return "\n" not in text and text.endswith(".") and "Traceback" not in text
 
 
-def test_a_python_without_venv_is_told(tmp_path: Path) -> None:
+def test_a_python_without_venv_is_reported(tmp_path: Path) -> None:
     obstacles.check_venv_module()
     with pytest.raises(obstacles.Obstacle, match="lacks its ensurepip module.*python3.*-venv") as told:
         obstacles.check_venv_module(lambda name: None if name == "ensurepip" else object())
     assert is_a_sentence(str(told.value))
 
 
-def test_too_little_space_is_told(tmp_path: Path) -> None:
+def test_too_little_space_is_reported(tmp_path: Path) -> None:
     obstacles.check_space({tmp_path: 1, ROOT: 1}, lambda path: 3 << 30)
-    with pytest.raises(obstacles.Obstacle, match=r"needs 3\.0 GB .* there are 2\.9 GB") as told:
+    with pytest.raises(obstacles.Obstacle, match=r"needs 3\.0 GB .* there are 2\.9 GB") as sentence:
         obstacles.check_space({tmp_path: 1, tmp_path.parent: 2}, lambda path: int(2.9 * (1 << 30)))
-    assert is_a_sentence(str(told.value))
+    assert is_a_sentence(str(sentence.value))
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_too_little_space_is_told(tmp_path: Path) -> None:
         ({"CXX": "icpx -w"}, ".cpp", r"tried CXX=icpx -w"),
     ],
 )
-def test_a_missing_compiler_is_told(env: dict[str, str], broken: str, message: str) -> None:
+def test_a_missing_compiler_is_reported(env: dict[str, str], broken: str, message: str) -> None:
     with pytest.raises(obstacles.Obstacle, match=message) as told:
         obstacles.check_compilers(env, lambda command, suffix, source: suffix != broken)
     assert is_a_sentence(str(told.value))
@@ -218,7 +218,7 @@ def test_a_compiler_is_tried_not_looked_up(tmp_path: Path) -> None:
         ("", "(it gave no reason)"),
     ],
 )
-def test_pips_failures_are_told_in_a_sentence(log: str, message: str) -> None:
+def test_pips_failures_are_reported_in_a_sentence(log: str, message: str) -> None:
     told = obstacles.explain(log)
     assert message in told and is_a_sentence(told + ".")
     assert "ended pip with signal 9" in obstacles.explain(log, -9)
@@ -254,7 +254,7 @@ def test_ones_own_cmake_args_are_built_once_and_again_for_another_llama_cpp() ->
 
 @posix
 @pytest.mark.parametrize(
-    ("found", "env", "rebuilds", "told"),
+    ("found", "env", "rebuilds", "text"),
     [
         ([(0, "")], {}, 0, ""),
         ([(3, "SIGSEGV"), (0, "")], {}, 1, "does not compute correctly on this processor (SIGSEGV)"),
@@ -268,7 +268,7 @@ def test_a_build_that_computes_wrong_is_made_once_more_without_what_is_processor
     found: list[tuple[int, str]],
     env: dict[str, str],
     rebuilds: int,
-    told: str | None,
+    text: str | None,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -279,12 +279,12 @@ def test_a_build_that_computes_wrong_is_made_once_more_without_what_is_processor
     monkeypatch.setattr(set_up, "check_compilers", lambda env: None)
     monkeypatch.setattr(set_up, "pip", lambda *args, env: ran.append((args, env["CMAKE_ARGS"])) or 0)
     given = {"CMAKE_ARGS": "-DLLAVA_BUILD=OFF", **env}
-    if told is None:
+    if text is None:
         with pytest.raises(obstacles.Obstacle, match="off by 3; name another compiler"):
             set_up.heal_llama("llama-cpp-python==0.3.36", given)
     else:
         set_up.heal_llama("llama-cpp-python==0.3.36", given)
-        assert told in capsys.readouterr().err
+        assert text in capsys.readouterr().err
     assert [args[0] for args, _ in ran] == ["cache", "install"] * rebuilds
     if rebuilds:
         assert "-DLLAVA_BUILD=OFF -DGGML_NATIVE=OFF" in ran[-1][1] and not next(results, None)
@@ -364,7 +364,7 @@ def registry(address: tuple[str, int]) -> dict[str, str]:
 
 @posix
 @pytest.mark.slow
-def test_a_registry_out_of_reach_is_told_in_a_sentence(clone: Path) -> None:
+def test_a_registry_out_of_reach_is_reported_in_a_sentence(clone: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = server.getsockname()
     with make_ready(clone, **registry(address)) as make:  # nobody listens there any more
@@ -459,7 +459,9 @@ def test_a_python_without_venv_is_taken_when_there_is_no_other(tmp_path: Path) -
         ("3.10.13", "python3", "PYTHON=python3 is Python 3.10.13: name another"),
     ],
 )
-def test_no_suitable_python_is_told(tmp_path: Path, version: str | None, asked: str, message: str) -> None:
+def test_no_suitable_python_is_reported(
+    tmp_path: Path, version: str | None, asked: str, message: str
+) -> None:
     if version:
         python(tmp_path, "python3", version)
     done = with_python(tmp_path, PYTHON=asked)

@@ -218,7 +218,7 @@ def test_a_size_wrongly_thought_dear_is_timed_again_when_idle_until_enough_is_kn
     assert not SecondLook(cast(Context, target), found, nobody).take() and not target.sizes
 
 
-def test_sizes_are_not_timed_beside_the_work_of_others_and_not_for_ever() -> None:
+def test_sizes_are_not_timed_next_to_the_work_of_others_and_not_for_ever() -> None:
     """It was done as soon as an answer ended: while the person compiles, or reads a page. What was found then
     was believed, and kept."""
     found, target = wrong(), OnAClock(CostTable(dict(TRUE), slope=0.0))

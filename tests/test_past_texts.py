@@ -131,10 +131,10 @@ def tokens_of(model: Model, text: str) -> list[int]:
     return list(model.tokenize(text.encode(), special=True, add_bos=False).tolist())
 
 
-def remembered(model: Model, *said: str, owner: str = "") -> tuple[PastTexts, list[int], str]:
+def remembered(model: Model, *words: str, owner: str = "") -> tuple[PastTexts, list[int], str]:
     """Returns a conversation whose answers have odd tokens, its tokens and its text."""
     found, tokens, text = PastTexts(lambda token: model.piece(token, special=True)), list[int](), ""
-    for i, answer in enumerate(said):
+    for i, answer in enumerate(words):
         prompt = USER.format(f"hello there {i}")
         tokens += tokens_of(model, prompt)
         n, text = len(tokens), text + prompt + answer

@@ -26,6 +26,7 @@ from edgespec.measure.prompts import Prompt
 from edgespec.measure.takers import Asked
 from edgespec.sampling.sampler import Sampling
 
+pytestmark = pytest.mark.slow  # it drives the benchmarks alone
 posix = pytest.mark.skipif(os.name != "posix", reason="the fake is a script with a first line for the system")
 GREEDY = Sampling(temperature=0.0)
 
@@ -88,7 +89,7 @@ def test_a_head_is_named_as_the_peer_names_it(program: Path) -> None:
 
 
 @posix
-def test_without_a_draft_or_a_length_nothing_is_said_of_them(program: Path) -> None:
+def test_without_a_draft_or_a_length_nothing_is_stated_of_them(program: Path) -> None:
     """The peer that was to decode plainly kept the head in the target's file, and its speed was a draft's."""
     for wanted in (settings(program, draft=None, draft_length=8), settings(program, head="mtp").plain):
         plain = " ".join(command(wanted, 99))
@@ -156,14 +157,14 @@ def test_one_token_has_no_speed(program: Path) -> None:
         ("stranger", "does not look like a llama-server"),
     ],
 )
-def test_a_peer_that_does_not_start_is_told_in_its_words(
+def test_a_peer_that_does_not_start_is_reported_in_its_words(
     program: Path, monkeypatch: pytest.MonkeyPatch, how: str, named: str
 ) -> None:
     monkeypatch.setenv("FAKE_LLAMA", how)
-    with pytest.raises(PeerError) as told:
+    with pytest.raises(PeerError) as sentence:
         LlamaServer(settings(program))
-    assert named in str(told.value)
-    assert "\n" not in str(told.value)
+    assert named in str(sentence.value)
+    assert "\n" not in str(sentence.value)
 
 
 @posix
@@ -175,17 +176,17 @@ def test_a_peer_that_does_not_start_is_told_in_its_words(
         ("odd", "answered 200: {'content': 'hm'}"),
     ],
 )
-def test_a_peer_that_fails_at_a_request_is_told_in_a_sentence(
+def test_a_peer_that_fails_at_a_request_is_reported_in_a_sentence(
     program: Path, monkeypatch: pytest.MonkeyPatch, how: str, named: str
 ) -> None:
     monkeypatch.setenv("FAKE_LLAMA", how)
-    with LlamaServer(settings(program)) as server, pytest.raises(PeerError) as told:
+    with LlamaServer(settings(program)) as server, pytest.raises(PeerError) as answer:
         server.complete([1], sampling=GREEDY, max_tokens=4)
-    assert named in str(told.value)
+    assert named in str(answer.value)
 
 
 @posix
-def test_a_program_that_cannot_be_started_is_told(program: Path) -> None:
+def test_a_program_that_cannot_be_started_is_reported(program: Path) -> None:
     program.write_bytes(b"\x7fELF and then nothing")
     with pytest.raises(PeerError, match="llama-server --help failed"):
         LlamaServer(settings(program))

@@ -173,8 +173,8 @@ def test_with_guesses_it_is_the_same_text(
                     id: (prompt(pair, *parts[id.partition(",")[0]]), one) for id, (_, one) in asked.items()
                 }
                 wanted = {id: (tokens, replace(one, **how)) for id, ((tokens, _), one) in held.items()}
-                said, drafted, _ = answered(engine, wanted)
-                assert drafted and said == right
+                answer, drafted, _ = answered(engine, wanted)
+                assert drafted and answer == right
             assert pair.media and pair.media.encoded == 2
 
 
@@ -184,15 +184,15 @@ def test_the_next_turn_reads_no_picture_again(files: tuple[Path, Path]) -> None:
     with loaded(files, slots=2) as pair:
         engine = Engine(pair, slots=2, cache_ram=2**24)
         tokens, held = prompt(pair, "The first words. ", PICTURE, " the people and", " the time" * 20)
-        said, _, cached = answered(engine, {"first": (tokens, PLAIN)})
+        answer, _, cached = answered(engine, {"first": (tokens, PLAIN)})
         assert not cached
         longer, again = prompt(pair, "The first words. ", PICTURE, " the people and", " the time" * 20)
-        longer = np.concatenate([longer, np.array(said["first"], np.int32), longer[-4:]])
-        said, _, cached = answered(engine, {"next": (longer, PLAIN), "beside": (longer, SEEDED)})
+        longer = np.concatenate([longer, np.array(answer["first"], np.int32), longer[-4:]])
+        answer, _, cached = answered(engine, {"next": (longer, PLAIN), "beside": (longer, SEEDED)})
         assert cached >= 2 * tokens.size - 2
         other, _ = prompt(pair, " now" * 40)
         answered(engine, {f"{i}": (other[i:], PLAIN) for i in range(4)})
-        later = np.concatenate([longer, np.array(said["next"], np.int32), longer[-4:]])
+        later = np.concatenate([longer, np.array(answer["next"], np.int32), longer[-4:]])
         _, _, cached = answered(engine, {"much later": (later, PLAIN)})
         assert cached >= longer.size
         assert pair.media and pair.media.encoded == 1
@@ -206,19 +206,19 @@ def test_long_prompts_are_read_in_chunks_that_cut_no_picture(files: tuple[Path, 
         right = [token for round_ in pair.generate(tokens, PLAIN) for token in round_.tokens]
         for chunk in (32, 64):
             pair.forget()
-            said, _, _ = answered(Engine(pair, slots=1, chunk=chunk), {"one": (tokens, PLAIN)})
-            assert said["one"] == right
+            answer, _, _ = answered(Engine(pair, slots=1, chunk=chunk), {"one": (tokens, PLAIN)})
+            assert answer["one"] == right
         assert held
 
 
-def test_penalties_and_a_second_stream_beside_it(files: tuple[Path, Path]) -> None:
+def test_penalties_and_a_second_stream_next_to_it(files: tuple[Path, Path]) -> None:
     """Cells of pictures are no tokens to a penalty: their numbers below zero took the last words' places."""
     sampling = Sampling(temperature=0, repeat_penalty=1.5, penalty_last_n=-1, dry_multiplier=0.8)
     with loaded(files) as pair:
         tokens, held = prompt(pair, " the", PICTURE, " people")
         request = replace(PLAIN, sampling=sampling, ignore_eos=True)
-        said = [token for round_ in pair.generate(tokens, request) for token in round_.tokens]
-        assert len(said) == 24 and held
+        generated = [token for round_ in pair.generate(tokens, request) for token in round_.tokens]
+        assert len(generated) == 24 and held
 
 
 def test_a_projector_of_another_model_is_refused_by_name(tmp_path: Path) -> None:
@@ -314,8 +314,8 @@ def test_heads_guess_behind_a_picture(
             asked = {"greedy": (tokens, replace(PLAIN, **how)), "seeded": (tokens, replace(SEEDED, **how))}
             engine = Engine(pair, slots=2)
             for _ in range(2):
-                said, drafted, _ = answered(engine, asked)
-                texts.append(said)
+                answer, drafted, _ = answered(engine, asked)
+                texts.append(answer)
                 assert bool(drafted) == bool(draws) and held
     assert texts[0] == texts[1] == texts[2] == texts[3]
 
@@ -330,10 +330,10 @@ def test_a_hybrid_goes_back_behind_a_picture(tmp_path: Path) -> None:
         for drafter in ("lookup", "none"):
             request = replace(PLAIN, drafter=drafter, draft_length=4)
             for cut in (0, 3):
-                said = pair.generate(
+                generated = pair.generate(
                     np.append(tokens[: tokens.size - cut], tokens[tokens.size - cut :]), request
                 )
-                assert [token for round_ in said for token in round_.tokens] == right
+                assert [token for round_ in generated for token in round_.tokens] == right
         assert held
 
 

@@ -100,7 +100,7 @@ def test_flags_say_what_llama_servers_say() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "expected"),
     [
         ({"cpu_moe": True, "n_cpu_moe": 1}, "say how many experts"),
         ({"n_cpu_moe": -1}, "from 0 to 10,000"),
@@ -112,8 +112,8 @@ def test_flags_say_what_llama_servers_say() -> None:
         ({"overrides": ["a*+=CPU"]}, "llama.cpp does not know *+"),
     ],
 )
-def test_nonsense_is_refused_before_anything_is_loaded(given: dict[str, object], said: str) -> None:
-    with pytest.raises(SettingError, match=re.escape(said)):
+def test_nonsense_is_refused_before_anything_is_loaded(given: dict[str, object], expected: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(expected)):
         placement(**{"cpu_moe": False, "n_cpu_moe": None, "overrides": [], **given})  # type: ignore[arg-type]
 
 
@@ -126,18 +126,18 @@ def test_any_pattern_is_understood_or_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "said"),
+    ("rule", "expected"),
     [
         (("expss", "CPU"), "matches no tensor of"),
         (("exps", "CUDA9"), "names the place CUDA9, which is not here"),
     ],
 )
 def test_a_pair_refuses_a_pattern_without_tensors_and_a_place_that_is_not_here(
-    rule: tuple[str, str], said: str, tmp_path: Path
+    rule: tuple[str, str], expected: str, tmp_path: Path
 ) -> None:
     model = tiny_gguf.write_experts(tmp_path / "experts.gguf")
     assert expert_layers(headers_of(model)) == (0, 1)
-    with pytest.raises(SettingError, match=said):
+    with pytest.raises(SettingError, match=expected):
         Pair(model, None, PairSettings(n_ctx=64, remember=False, placement=Placement(None, (rule,))))
 
 
@@ -153,7 +153,7 @@ def test_metadata_is_read_as_the_user_says(tmp_path: Path) -> None:
         with Pair(model, None, settings) as pair:
             request = Request(sampling=Sampling(temperature=0), max_tokens=1, scoring=Scoring())
             rounds = pair.generate(pair.prompt_tokens("def f"), request)
-            return [score.said.logprob for round_ in rounds for score in round_.scores]
+            return [score.chosen.logprob for round_ in rounds for score in round_.scores]
 
     assert first(one) != first(())
 

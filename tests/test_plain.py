@@ -14,8 +14,8 @@ import pytest
 from fake_endpoint import FAKE, FakeEndpoint, rounds_of
 
 from edgespec.client.answer import AnswerOptions, Ended
-from edgespec.client.attach import OnProgress
 from edgespec.errors import EdgeSpecError, EndpointError, EngineDiedError
+from edgespec.local.attach import OnProgress
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import MEDIA, texts_of
 from edgespec_tui.plain.command import _greeting
@@ -130,7 +130,7 @@ def test_an_answer_that_was_cut_says_so_to_programs_too(place: Place) -> None:
     assert talked.out == "a long answer\n" and talked.err == "(stopped at the length limit)\n"
 
 
-def test_bytes_that_are_no_text_are_said(place: Place) -> None:
+def test_bytes_that_are_no_text_are_stated(place: Place) -> None:
     talked = place.talk("caf\udce9 \u202eb")
     assert "1 byte is not UTF-8" in talked.err and "U+202E" in talked.err
     assert talked.asked == [["caf\ufffd \u202eb"]]
@@ -142,7 +142,7 @@ def test_the_greeting_breaks_no_word_in_a_narrow_terminal(monkeypatch: pytest.Mo
     assert max(map(len, lines)) < 40 and len(lines) > 6
 
 
-def test_an_error_is_told_and_the_conversation_goes_on_without_that_question(place: Place) -> None:
+def test_an_error_is_reported_and_the_conversation_goes_on_without_that_question(place: Place) -> None:
     talked = place.talk(
         "first", "bad", "third", endpoint=FakeEndpoint(["one.", EndpointError("no."), "three."])
     )
@@ -164,7 +164,7 @@ def test_a_question_that_is_too_long_is_refused_with_both_counts(place: Place) -
     assert talked.out == "one.\ntwo.\n"
 
 
-def test_old_messages_are_left_out_and_that_is_told_once(place: Place) -> None:
+def test_old_messages_are_left_out_and_that_is_reported_once(place: Place) -> None:
     talked = place.talk(*("word " * 900 for _ in range(6)))
     assert talked.err.count("no longer fit and are left out") == talked.err.count("\n") <= 2
     assert talked.err and len(talked.asked[-1]) < 11
@@ -262,7 +262,7 @@ def test_a_chat_is_written_to_a_file(place: Place, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["/nonsense now", "/", "/helpme"])
-def test_what_is_no_command_is_told(place: Place, line: str) -> None:
+def test_what_is_no_command_is_reported(place: Place, line: str) -> None:
     talked = place.talk(line)
     assert talked.asked == [] and talked.err.startswith(f"{line.split()[0]} is not a command. ")
 
@@ -271,7 +271,7 @@ def test_a_path_is_a_question(place: Place) -> None:
     assert place.talk("/usr/bin/env: what is it?").asked == [["/usr/bin/env: what is it?"]]
 
 
-def test_what_a_command_lacks_is_told(place: Place) -> None:
+def test_what_a_command_lacks_is_reported(place: Place) -> None:
     talked = place.talk(
         "/again", "/open", "/rename", "/delete", "/undelete", "/speculation maybe", "/read", "/set x"
     )
@@ -326,11 +326,11 @@ def test_a_sentence_without_end_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(
-    "seconds, told",
+    "seconds, expected",
     [(0, "now"), (59, "now"), (61, "1 min ago"), (90_000, "1 d ago"), (4e7, "1 y ago"), (1.7e9, "long ago")],
 )
-def test_an_age_is_told_in_a_word(seconds: float, told: str) -> None:
-    assert ago(seconds) == told
+def test_an_age_is_reported_in_a_word(seconds: float, expected: str) -> None:
+    assert ago(seconds) == expected
 
 
 def test_a_list_of_chats_sends_no_controls_to_the_terminal() -> None:

@@ -141,7 +141,7 @@ def test_speeds_and_words_are_those_of_where_the_experts_lie(
     monkeypatch.setattr(command, "fit_of_heads", lambda *_: on_a_card(cpu_moe=(0, 1, 2, 3)))
     words = ["plan", "--target", str(mixture), "--draft", str(mixture)]
     assert cli.main([*words, "--json"]) == 0
-    (pair,) = told(capsys)["pairs"]
+    (pair,) = printed_plan(capsys)["pairs"]
     assert speeds[0] > pair["plain_tok_per_s"] > speeds[2]
     assert cli.main(words) == 0
     assert "experts of 4 of 6 layers in main memory" in " ".join(capsys.readouterr().out.split())
@@ -161,7 +161,7 @@ def test_a_quantisation_suits_if_only_experts_lie_in_main_memory(
     assert header_fit.suitable([[read_file(small)]]) == grade
 
 
-def test_a_quantisation_does_not_suit_beside_a_projector_that_leaves_no_room(small: Path) -> None:
+def test_a_quantisation_does_not_suit_next_to_a_projector_that_leaves_no_room(small: Path) -> None:
     """What a projector takes was not counted, so that one was chosen which did not fit with it."""
     for size, grade in ((2**20, 2), (2**50, 0)):
         projector = Chosen((HubFile("a/b", "c", "mmproj.gguf", size, None),), "")
@@ -213,7 +213,7 @@ def test_the_bandwidth_of_this_machine_is_measured(monkeypatch: pytest.MonkeyPat
     assert 1e-12 < found[1] <= found[16] < 1e-5
 
 
-def test_an_installed_pair_whose_files_are_gone_or_damaged_is_told(
+def test_an_installed_pair_whose_files_are_gone_or_damaged_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """ "the catalogue has no pair" was said."""
@@ -269,7 +269,7 @@ def test_a_stub_is_as_long_as_the_model_and_takes_no_room(small: Path, tmp_path:
 # --- the command
 
 
-def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+def printed_plan(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(capsys.readouterr().out)
     return found
 
@@ -277,7 +277,7 @@ def told(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
 @pytest.mark.usefixtures("told_rates")
 def test_a_pair_of_this_machine_is_planned(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--json"]) == 0
-    (pair,) = told(capsys)["pairs"]
+    (pair,) = printed_plan(capsys)["pairs"]
     assert pair["name"] == "small" and pair["fits"] and pair["plain_tok_per_s"] > 0
     assert [speed["acceptance"] for speed in pair["speeds"]] == [0.6, 0.4, 0.6, 0.8]
     assert pair["acceptance_assumed"] and pair["memory"] > small.stat().st_size
@@ -305,13 +305,13 @@ def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     ours = functools.partial(Hub, endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False)
     monkeypatch.setattr("edgespec_models.hub.hub.Hub", ours)
     assert cli.main(["plan", "acme/Big-GGUF", "--draft", "acme/Small-GGUF", "--json"]) == 0
-    (pair,) = told(capsys)["pairs"]
+    (pair,) = printed_plan(capsys)["pairs"]
     assert pair["plain_tok_per_s"] > 0 and pair["fits"] is True
     assert local.served["Big-Q8_0.gguf"] < big.stat().st_size / 4
     assert not list((tmp_path / "hub").rglob("*.gguf")), "nothing was downloaded"
 
 
-def test_before_a_download_it_is_said_how_fast_a_pair_is(home: Path) -> None:
+def test_before_a_download_it_is_stated_how_fast_a_pair_is(home: Path) -> None:
     assert speed_line("some/pair", None).endswith("`edgespec plan some/pair` says how fast it would run here")
     planned.keep("some/pair", planned.PlannedSpeed(10.0, 14.0, 0.6, True))
     assert speed_line("some/pair", None).startswith("speed   planned here: 10.0 tok/s plain, 14.0 with 60%")
@@ -319,13 +319,13 @@ def test_before_a_download_it_is_said_how_fast_a_pair_is(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("told_rates")
-def test_what_was_said_of_a_pair_is_known_by_its_name(
+def test_what_was_stated_of_a_pair_is_known_by_its_name(
     small: Path, capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:
     """The list of pairs in the chat has no heads to ask with, only names."""
     assert planned.planned("small") is None
     assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--json"]) == 0
-    (pair,) = told(capsys)["pairs"]
+    (pair,) = printed_plan(capsys)["pairs"]
     known = planned.planned("small")
     assert known and known.plain_tok_per_s == pair["plain_tok_per_s"] and known.assumed
     assert known.tok_per_s == pair["speeds"][0]["tok_per_s"] and (known.gain or 0) >= 1

@@ -201,7 +201,7 @@ def test_another_key_finds_nothing(tmp_path: Path, opened: list[PromptFiles]) ->
 
 
 @posix
-def test_a_folder_that_cannot_be_written_is_told_and_a_pipe_in_it_is_passed_over(
+def test_a_folder_that_cannot_be_written_is_reported_and_a_pipe_in_it_is_passed_over(
     tmp_path: Path, opened: list[PromptFiles], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing was kept on a read-only disk, without a word; a pipe among the files was waited for."""

@@ -128,16 +128,16 @@ def test_who_has_waited_long_is_read_before_shorter_prompts_that_come_later() ->
 def test_what_is_read_while_nobody_listens_keeps_nobody_waiting() -> None:
     """A round was due behind the first prompt at once: it counted as a pause, in which nobody stood still."""
     engine, clock = two_prompts(200, 80)
-    assert said(engine) == ["a"] and said(engine) == ["b"]
+    assert answers_of(engine) == ["a"] and answers_of(engine) == ["b"]
     assert clock() == pytest.approx(clock.true.seconds(200) + clock.true.seconds(80))
 
 
 def test_how_long_reading_takes_is_seen_in_the_first_chunk() -> None:
     """Costs at start were believed for the first seconds, in which streams that start together start."""
     engine, clock = two_prompts(119, 120)
-    assert said(engine) == ["a"]
+    assert answers_of(engine) == ["a"]
     began = clock()
-    assert said(engine) == ["b"], "as much as a pause has room for is read at once"
+    assert answers_of(engine) == ["b"], "as much as a pause has room for is read at once"
     assert 0.9 * PAUSE_S < clock() - began < PAUSE_S
 
 
@@ -152,7 +152,7 @@ def two_prompts(a: int, b: int) -> tuple[Engine, Machine]:
     return engine, clock
 
 
-def said(engine: Engine) -> list[str]:
+def answers_of(engine: Engine) -> list[str]:
     """Does a step; returns whose tokens it brought."""
     return [one.id for one in engine.step() if isinstance(one, Emitted)]
 

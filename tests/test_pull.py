@@ -155,7 +155,7 @@ def test_a_download_that_nobody_follows_ends(local: LocalHub, hub: Hub) -> None:
     thread.join(5)
 
 
-def test_a_process_that_dies_is_told_and_leaves_nothing_whole(
+def test_a_process_that_dies_is_reported_and_leaves_nothing_whole(
     local: LocalHub, hub: Hub, store: Store
 ) -> None:
     slow(local, "Big-9B")
@@ -182,6 +182,7 @@ def test_another_quantisation_does_not_take_the_place_of_the_first(
     assert [pair.name for pair in store.pairs()] == ["m", "m-q8_0"]
 
 
+@pytest.mark.slow
 def test_a_wait_that_the_hub_asks_for_is_shown(local: LocalHub, hub: Hub) -> None:
     """The client says so in its log alone, and seems to hang."""
     local.faults.append(Fault("store", "Big-1B", status=429, headers={"Retry-After": "0"}, times=1))
@@ -211,14 +212,14 @@ def test_a_pair_that_does_not_fit_is_refused_before_the_download(local: LocalHub
     assert not list(hub.cache.rglob("blobs"))
 
 
-def test_a_disk_without_room_is_told_before_the_download(local: LocalHub, hub: Hub) -> None:
+def test_a_disk_without_room_is_reported_before_the_download(local: LocalHub, hub: Hub) -> None:
     head = local.repos["acme/Big-1B-GGUF"].files["Big-1B-Q8_0.gguf"].head
     local.add("acme/Huge-GGUF", {"Huge-Q4_K_M.gguf": as_large_as(head, 10**16)})
     with pytest.raises(HubError, match="10000 TB are to be downloaded to .* are free and 67.1 MB stay so"):
         plan_pull(hub, order("acme/Huge-GGUF"))
 
 
-def test_what_is_no_language_model_is_told_before_the_download(
+def test_what_is_no_language_model_is_reported_before_the_download(
     local: LocalHub, hub: Hub, tmp_path: Path
 ) -> None:
     llama, dream = (b"general.architecture\x08\0\0\0\5\0\0\0\0\0\0\0" + name for name in (b"llama", b"dream"))
@@ -252,7 +253,7 @@ def at_local_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.commands.pull.command.Hub", ours)
 
 
-def said(capsys: pytest.CaptureFixture[str]) -> str:
+def printed_text(capsys: pytest.CaptureFixture[str]) -> str:
     out = capsys.readouterr()
     assert "Traceback" not in out.err
     return out.out + out.err
@@ -260,7 +261,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> str:
 
 def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull"]) == 0
-    text = said(capsys)
+    text = printed_text(capsys)
     assert "qwen3-8b " in text and "checked by every pull" in text and "edgespec bench" in text
     assert "unverified" not in text, "25 of 25 had that mark, as if nothing had been tried"
 
@@ -268,45 +269,46 @@ def test_the_catalogue_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.usefixtures("at_local_hub")
 def test_pull_says_what_it_found_and_what_comes_next(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
-    text = said(capsys)
+    text = printed_text(capsys)
     assert "check   the vocabularies match (" in text and "were read for this check)" in text
     assert "installed" not in text
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--name", "big"]) == 0
-    assert "installed as big, now the default pair; next: edgespec chat" in said(capsys)
+    assert "installed as big, now the default pair; next: edgespec chat" in printed_text(capsys)
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
-    assert "fetch   nothing: everything is already here" in said(capsys)
+    assert "fetch   nothing: everything is already here" in printed_text(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_local_hub")
-def test_a_wait_while_it_looks_is_told(local: LocalHub, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_while_it_looks_is_reported(local: LocalHub, capsys: pytest.CaptureFixture[str]) -> None:
     local.faults.append(Fault("api", status=429, headers={"Retry-After": "1"}, times=1))
     assert cli.main(["pull", "acme/Big-1B-GGUF", "--target-only", "--check"]) == 0
-    assert "too many requests and asks to wait 1 s" in said(capsys)
+    assert "too many requests and asks to wait 1 s" in printed_text(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
 def test_the_advice_names_the_draft_too(capsys: pytest.CaptureFixture[str]) -> None:
     """`pull REPO --draft REPO` advised a plan of the target alone."""
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF", "--check"]) == 0
-    assert "`edgespec plan acme/Big-9B-GGUF --draft acme/Big-1B-GGUF` says how fast" in said(capsys)
+    assert "`edgespec plan acme/Big-9B-GGUF --draft acme/Big-1B-GGUF` says how fast" in printed_text(capsys)
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--yes", "--check"]) == 0
-    assert "`edgespec plan acme/Big-9B-GGUF --draft acme/Big-1B-GGUF` says how fast" in said(capsys)
+    assert "`edgespec plan acme/Big-9B-GGUF --draft acme/Big-1B-GGUF` says how fast" in printed_text(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
-def test_a_target_alone_is_told_which_drafts_fit_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_target_alone_is_reported_which_drafts_fit_and_why(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["pull", "acme/Big-9B-GGUF"]) == 2
-    text = said(capsys)
+    text = printed_text(capsys)
     assert "1. acme/Big-1B-GGUF (" in text
     assert "the same family (big) by the same owner, with 1 billion weights" in text
     assert "-  acme/Big-0.5B-GGUF does not fit: token 5 is " in text
     assert "edgespec pull acme/Big-9B-GGUF --draft acme/Big-1B-GGUF" in text
     assert cli.main(["list"]) == 0
-    assert "no pair is installed" in said(capsys)
+    assert "no pair is installed" in printed_text(capsys)
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--yes"]) == 0
-    said(capsys)
+    printed_text(capsys)
     assert cli.main(["list", "--json"]) == 0
-    [pair] = json.loads(said(capsys))["pairs"]
+    [pair] = json.loads(printed_text(capsys))["pairs"]
     assert (pair["name"], pair["draft"]["repo"], pair["default"]) == ("big-9b", "acme/Big-1B-GGUF", True)
 
 
@@ -323,14 +325,15 @@ def test_a_target_alone_is_told_which_drafts_fit_and_why(capsys: pytest.CaptureF
         ([""], 2, "the name of what to pull is empty"),
     ],
 )
-def test_mistakes_are_told_in_one_sentence(
+def test_mistakes_are_reported_in_one_sentence(
     capsys: pytest.CaptureFixture[str], words: list[str], code: int, text: str
 ) -> None:
     assert cli.main(["pull", *words]) == code
-    told = [line for line in said(capsys).splitlines() if line.startswith("edgespec: ")]
-    assert len(told) == 1 and text in told[0]
+    printed = [line for line in printed_text(capsys).splitlines() if line.startswith("edgespec: ")]
+    assert len(printed) == 1 and text in printed[0]
 
 
+@pytest.mark.slow
 def test_two_commands_lead_to_an_answer(
     local: LocalHub, tmp_path: Path, tiny_target: Path, tiny_draft: Path
 ) -> None:
@@ -409,13 +412,14 @@ def test_what_does_not_fit_the_memory_is_not_downloaded_without_a_yes(
     monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**20, 2**30))
     words = ["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF"]
     assert cli.main(words) == 2
-    text = said(capsys)
+    text = printed_text(capsys)
     assert "memory  it with a context of " in text and "can be had for that" in text
     assert "nothing was downloaded; --yes downloads it anyway" in text
     assert cli.main([*words, "--yes"]) == 0
-    assert "installed as big-9b" in said(capsys)
+    assert "installed as big-9b" in printed_text(capsys)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("at_local_hub")
 def test_something_smaller_is_taken_or_offered(
     local: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -427,9 +431,9 @@ def test_something_smaller_is_taken_or_offered(
     monkeypatch.setattr("edgespec.commands.pull.command.memory_for_models", lambda: room)
     monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**28 + room, 2**30))
     assert cli.main(["pull", "acme/M-GGUF", "--target-only", "--check"]) == 0
-    assert "target  M-Q3_K_M.gguf" in said(capsys)
+    assert "target  M-Q3_K_M.gguf" in printed_text(capsys)
     cli.main(["pull", "acme/M-GGUF:Q4_K_M", "--target-only"])
-    text = said(capsys)
+    text = printed_text(capsys)
     assert "target  M-Q4_K_M.gguf" in text and "smaller `edgespec pull acme/M-GGUF:Q3_K_M` (" in text
 
 
@@ -470,10 +474,10 @@ def test_a_split_model_is_measured_against_the_memory(
     names = split(path)
     local.add("acme/Split-GGUF", {name: (tmp_path / name).read_bytes() for name in names})
     assert cli.main(["pull", "acme/Split-GGUF", "--target-only", "--check"]) == 0
-    assert "memory  it takes " in said(capsys)
+    assert "memory  it takes " in printed_text(capsys)
     monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**20, 2**30))
     assert cli.main(["pull", "acme/Split-GGUF", "--target-only"]) == 2
-    text = said(capsys)
+    text = printed_text(capsys)
     assert "memory  it with a context of " in text and "nothing was downloaded" in text
 
 
@@ -509,7 +513,7 @@ def test_a_data_folder_that_cannot_be_written_is_noticed_before_the_download(
     (config.data_folder() / "pairs.lock").mkdir()  # for whoever runs tests as root, who may write everywhere
     local.served.clear()
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--target-only"]) == 2
-    assert "pairs.json cannot be written" in said(capsys)
+    assert "pairs.json cannot be written" in printed_text(capsys)
     assert local.served["Big-9B-Q4_K_M.gguf"] < bytes_of(local) / 2
 
 
@@ -535,7 +539,7 @@ def test_a_head_is_not_installed_as_a_model(
     )
     local.add("acme/Head-GGUF", {"Head-Q8_0.gguf": path.read_bytes()})
     assert cli.main(["pull", "acme/Big-9B-GGUF", "--draft", "acme/Head-GGUF"]) == 1
-    assert "it reads the cache of a gemma4, and the target's architecture is llama" in said(capsys)
+    assert "it reads the cache of a gemma4, and the target's architecture is llama" in printed_text(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
@@ -549,14 +553,14 @@ def test_a_head_in_the_targets_repository_is_proposed_before_a_draft_model(
     files |= {"eagle3/a-wide.gguf": wide.read_bytes(), "eagle3/b-fits.gguf": fits.read_bytes()}
     local.add("acme/Tall-9B-GGUF", files)
     assert cli.main(["pull", "acme/Tall-9B-GGUF"]) == 2
-    text = said(capsys)
+    text = printed_text(capsys)
     assert "1. acme/Tall-9B-GGUF:eagle3/b-fits.gguf" in text
     assert "a head in the target's own repository" in text
     assert "a-wide.gguf does not fit: it reads hidden states of 32 numbers" in text
     assert cli.main(["pull", "acme/Tall-9B-GGUF", "--yes", "--name", "tall"]) == 0
-    said(capsys)
+    printed_text(capsys)
     assert cli.main(["show", "tall"]) == 0
-    assert "check   it is a head made for such targets" in said(capsys)
+    assert "check   it is a head made for such targets" in printed_text(capsys)
 
 
 @pytest.mark.usefixtures("at_local_hub")
@@ -567,7 +571,7 @@ def test_a_target_that_brings_its_head_needs_no_draft(
         "acme/Own-9B-GGUF", {"Own-9B-Q4_K_M.gguf": tiny_heads.write_mtp(tmp_path / "o.gguf").read_bytes()}
     )
     assert cli.main(["pull", "acme/Own-9B-GGUF"]) == 0
-    assert "has an MTP head in its file, so it needs no draft" in said(capsys)
+    assert "has an MTP head in its file, so it needs no draft" in printed_text(capsys)
 
 
 @pytest.mark.slow
@@ -582,16 +586,18 @@ def test_a_head_goes_before_the_catalogues_draft(
     own = tiny_heads.write_mtp(tmp_path / "o.gguf").read_bytes()
     local.add(entry.target.repo, {entry.target.file: own})
     assert cli.main(["pull", entry.name, "--check"]) == 0
-    text = said(capsys)
+    text = printed_text(capsys)
     assert "has an MTP head in its file, so it needs no draft" in text
     assert entry.draft.repo not in text.splitlines()[-1]
     plain = tiny_gguf.write_llama(tmp_path / "t.gguf", layers=3, d=64, n_vocab=512, ffn=8192).read_bytes()
     heads = {"eagle3/a.gguf": tiny_heads.write_eagle(tmp_path / "e.gguf").read_bytes()}
     local.add(entry.target.repo, {entry.target.file: plain, **heads})
     assert cli.main(["pull", entry.name, "--check"]) == 0
-    assert f"{entry.target.repo}:eagle3/a.gguf is a head for it, and is taken in place of" in said(capsys)
+    assert f"{entry.target.repo}:eagle3/a.gguf is a head for it, and is taken in place of" in printed_text(
+        capsys
+    )
     assert cli.main(["pull", entry.name, "--draft", entry.draft.repo, "--check"]) == 0
-    assert "eagle3" not in said(capsys)
+    assert "eagle3" not in printed_text(capsys)
 
 
 def test_a_file_name_that_was_never_looked_up_may_differ(local: LocalHub, hub: Hub, tmp_path: Path) -> None:

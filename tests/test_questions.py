@@ -21,8 +21,8 @@ from tiny_projector import png
 from tui_driver import Driven, driven
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.client.attach import OnProgress
 from edgespec.errors import EndpointError, SettingError
+from edgespec.local.attach import OnProgress
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import content_of, gone
@@ -258,7 +258,7 @@ def test_a_file_that_was_pasted_into_the_question_names_nothing(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         (b"\x89PNG\r\n\x1a\n\x00", "is not a text file"),
         (b"a\x00b", "is not a text file"),
@@ -266,11 +266,11 @@ def test_a_file_that_was_pasted_into_the_question_names_nothing(
     ],
 )
 def test_what_is_no_text_or_too_large_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "f").write_bytes(content)
-    with pytest.raises(SettingError, match=said):
+    with pytest.raises(SettingError, match=expected):
         with_files(QuestionText("see @f"))
 
 
@@ -301,10 +301,11 @@ async def test_a_file_is_completed_sent_in_full_and_shown_as_a_mark(
         await it.pilot.press("ctrl+b")
         assert it.chat.prompt.text.endswith("notes.md now"), "it is read again"
         await it.pilot.press("enter")
-        await it.told("is not a text file")
+        await it.notified("is not a text file")
         assert it.chat.prompt.text.endswith("notes.md now") and len(endpoint.asked) == 1
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_folded_question_opens_and_closes_with_a_click() -> None:
     async with driven(ChatApp(FakeEndpoint()), size=(100, 40)) as it:
@@ -368,20 +369,20 @@ async def test_the_list_behind_a_slash_is_gone_through_and_taken_from() -> None:
 async def test_system_prompts_are_saved_listed_and_taken() -> None:
     async with driven(ChatApp(FakeEndpoint())) as it:
         await it.say("/prompts save pirate")
-        await it.told("there is no system prompt in this chat to save")
+        await it.notified("there is no system prompt in this chat to save")
         it.chat.prompt.clear_all()
         await it.say("/system Speak like a pirate.")
         await it.say("/prompts save pirate")
-        await it.told("Saved as")
+        await it.notified("Saved as")
         await it.pilot.press("ctrl+n")
         await it.pilot.press(*"/prompts pi")
         await it.until(lambda: "saved system prompt" in it.text())
         await it.pilot.press("tab", "enter")
         await it.until(lambda: it.chat.conversation.system == "Speak like a pirate.")
         await it.say("/prompts")
-        await it.told("Saved: pirate.")
+        await it.notified("Saved: pirate.")
         await it.say("/prompts delete pirate")
-        await it.told("Deleted pirate.")
+        await it.notified("Deleted pirate.")
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "a b", "save", "x" * 99])
@@ -421,12 +422,12 @@ async def test_a_question_is_written_in_an_editor(monkeypatch: pytest.MonkeyPatc
         await write(it, 'printf "\\ntwo\\n" >> "$1"')
         assert it.chat.prompt.text == "one\ntwo"
         await write(it, 'echo gone > "$1"; exit 1')
-        await it.told("nothing was changed")
+        await it.notified("nothing was changed")
         await write(it, 'printf "\\377" > "$1"')
-        await it.told("not UTF-8")
+        await it.notified("not UTF-8")
         monkeypatch.setenv("VISUAL", "no-such-editor")
         await it.pilot.press("f10")
-        await it.told("VISUAL is 'no-such-editor', which cannot be found")
+        await it.notified("VISUAL is 'no-such-editor', which cannot be found")
         assert it.chat.prompt.text == "one\ntwo"
 
 

@@ -7,7 +7,7 @@ import pytest
 from edgespec.commands.cli import run_command
 from edgespec.commands.run import hint
 from edgespec.memory.recommended import most_gain, recommended, recommended_here
-from edgespec.pairs.found import BESIDE, EASY
+from edgespec.pairs.found import EASY, OVERHEAD
 from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.store import open_store
 from edgespec_models import tiny
@@ -26,7 +26,7 @@ def test_what_is_recommended_fits_and_can_gain(memory: float, cores: int) -> Non
         assert found
     if found:
         assert found.entry.draft and found.entry.use == "chat" and found.gain > 1.1
-        assert found.entry.size + BESIDE <= EASY * memory
+        assert found.entry.size + OVERHEAD <= EASY * memory
         assert found.entry.target.size <= cores * 1e9
         assert found.name in found.sentence and "GB" in found.sentence and "times as fast" in found.sentence
 
@@ -68,8 +68,8 @@ def test_a_run_without_guesses_ends_with_the_pair_that_gains(
     for shown in (False, True):
         monkeypatch.setattr("sys.stderr.isatty", lambda shown=shown: shown)
         assert run_command(["run", "--target", str(tiny.target_path()), "-n", "2", "Why?"]) == 0
-        told = capsys.readouterr().err
-        hints = [line for line in told.splitlines() if "edgespec demo" in line]
+        printed = capsys.readouterr().err
+        hints = [line for line in printed.splitlines() if "edgespec demo" in line]
         assert len(hints) == shown
         if shown:
             best = recommended_here()

@@ -15,7 +15,11 @@ from served import until
 from edgespec.core.attachment import Attachment, Mixed
 from edgespec.core.request import Request
 from edgespec.engine import request_reader as taking
-from edgespec.engine.messages import (
+from edgespec.engine.outbox import Outbox
+from edgespec.engine.request_reader import QUICK, THREADS, Ready, RequestReader
+from edgespec.errors import GivenUpError
+from edgespec.llama.cuts import Cuts
+from edgespec.protocol.messages import (
     LONGEST_TEXT,
     Cancel,
     LargeBodies,
@@ -25,10 +29,6 @@ from edgespec.engine.messages import (
     Tokenized,
     packed,
 )
-from edgespec.engine.outbox import Outbox
-from edgespec.engine.request_reader import QUICK, THREADS, Ready, RequestReader
-from edgespec.errors import GivenUpError
-from edgespec.llama.cuts import Cuts
 from edgespec.system.limited_child import GIVEN_UP
 
 LONG = "x" * (QUICK + 1)
@@ -127,7 +127,7 @@ def test_pictures_that_wait_leave_threads_to_texts(at_work: tuple[RequestReader,
     assert [message.id for message in heard.said[1:]] == [f"{i}" for i in range(THREADS + 1)]
 
 
-def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[RequestReader, Target, Heard]) -> None:
+def test_the_trial_of_a_given_up_grammar_is_reported(at_work: tuple[RequestReader, Target, Heard]) -> None:
     reader, target, heard = at_work
     tried = threading.Event()
 
@@ -145,7 +145,7 @@ def test_the_trial_of_a_given_up_grammar_is_told(at_work: tuple[RequestReader, T
     assert not heard.said
 
 
-def test_work_beside_the_engine_is_counted(at_work: tuple[RequestReader, Target, Heard]) -> None:
+def test_work_next_to_the_engine_is_counted(at_work: tuple[RequestReader, Target, Heard]) -> None:
     reader, target, _ = at_work
     reader._take(LargeBodies(2))
     assert reader.own_work == 2
@@ -171,13 +171,16 @@ def test_more_tokens_than_anybody_gets_are_only_counted(
     at_work: tuple[RequestReader, Target, Heard], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Sixteen megabytes of them that the owner refused held up all answers in the pipe for 0.15 seconds."""
-    reader, target, heard = at_work
+    reader, target, produced = at_work
     target.go.set()
     for most in (len(LONG), len(LONG) - 1):
         monkeypatch.setattr(taking, "MOST_TOKENS", most)
         reader._take(asked(f"of {most}"))
         until(lambda: not reader.busy)
-    assert [(said.n, len(said.tokens)) for said in heard.said] == [(len(LONG), len(LONG)), (len(LONG), 0)]
+    assert [(generated.n, len(generated.tokens)) for generated in produced.said] == [
+        (len(LONG), len(LONG)),
+        (len(LONG), 0),
+    ]
 
 
 def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[RequestReader, Target, Heard]) -> None:

@@ -13,7 +13,7 @@ import llama_cpp as C
 import numpy as np
 import pytest
 from fakes import Restless, TableModel, speculate, tokens_of
-from test_decode import DRAFTERS, drafter_named, exact_law, said
+from test_decode import DRAFTERS, drafter_named, emitted, exact_law
 from test_sampling import chain
 
 from edgespec.core.verify import Coupled, Independent, verify_block, verify_tokens
@@ -297,7 +297,7 @@ def test_whole_generations_have_the_samplers_distribution_exactly(
             target, prompt, sampler=sampler, rule=rule, drafter=drafter_named(name, s, n), draft=draft,
             pace=Restless((2, 1)), max_tokens=4, end=[end],
         )  # fmt: skip
-        return said(rounds, end)
+        return emitted(rounds, end)
 
     def p(row: np.ndarray, history: list[int]) -> dict[int, float]:
         distribution = sampler(row, history)
@@ -341,7 +341,7 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(shape: str) -> None
         (["typical_p", "typ_p"], ("typ_p",)),
     ],
 )
-def test_an_order_is_told_as_llama_cpps_users_do(given: str | list[str], order: tuple[str, ...]) -> None:
+def test_an_order_is_reported_as_llama_cpps_users_do(given: str | list[str], order: tuple[str, ...]) -> None:
     assert sampler_order(given) == order
 
 

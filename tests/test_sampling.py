@@ -547,7 +547,7 @@ def test_a_draw_at_the_border_of_a_block_has_weight() -> None:
 
 
 @pytest.mark.parametrize("n", [4, WIDE + 8])
-def test_draws_are_distributed_as_said(n: int) -> None:
+def test_draws_are_distributed_as_stated(n: int) -> None:
     """Chi-square over 20,000 draws at rate 1e-6."""
     weights = np.zeros(n)
     weights[-4:] = [1, 2, 3, 4]
@@ -608,7 +608,7 @@ def test_the_short_way_to_a_nucleus_leaves_what_the_whole_row_leaves(
 
 @pytest.mark.parametrize("top_k", [1, 2, 20, 64, 65])
 @pytest.mark.parametrize(("top_p", "min_p"), [(1.0, 0.0), (0.8, 0.0), (0.95, 0.05), (0.3, 0.5)])
-def test_few_tokens_are_told_in_lists_and_as_the_whole_row_has_them(
+def test_few_tokens_are_reported_in_lists_and_as_the_whole_row_has_them(
     top_k: int, top_p: float, min_p: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = np.random.default_rng(23)

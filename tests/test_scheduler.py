@@ -264,13 +264,13 @@ def test_every_text_is_that_of_its_request_alone(
             engine.submit(id, *asked[id])
 
     join(0)
-    told = run(engine, each=lambda step: join(step + 1))
+    generated = run(engine, each=lambda step: join(step + 1))
     for id, (prompt, request) in asked.items():
-        assert told.tokens(id) == pair.alone(prompt, request), id
-        assert told.finish(id) == "length"
-        assert told.started[id].prompt_tokens == prompt.size
+        assert generated.tokens(id) == pair.alone(prompt, request), id
+        assert generated.finish(id) == "length"
+        assert generated.started[id].prompt_tokens == prompt.size
     if drafter != "none" and length not in (0, None):
-        assert sum(r.accepted for rounds in told.rounds.values() for r in rounds) > 0
+        assert sum(r.accepted for rounds in generated.rounds.values() for r in rounds) > 0
     for call in pair.target.calls:
         together = sum(n for n, _ in call.values())
         assert len(call) == 1 or together <= MOST_ROWS
@@ -551,7 +551,7 @@ def test_long_prompts_are_read_in_chunks_and_nobody_waits_for_more_than_one() ->
         assert told.tokens(f"long {i}") == pair.alone(prompt, Request(GREEDY, 5))
 
 
-def test_a_first_token_is_told_before_anything_else_is_evaluated() -> None:
+def test_a_first_token_is_reported_before_anything_else_is_evaluated() -> None:
     """It was told with the whole step once: after the prompts of others, the draft's reading, and a round."""
     pair = FakePair(drafter="model", points=FAST)
     engine, told = make(pair, chunk=512), Told()
@@ -574,18 +574,18 @@ def test_running_streams_stand_still_for_a_short_time_only(slower: int) -> None:
     """Eight prompts of 100 tokens kept a stream waiting for up to five of them, 4.6 s on two cores."""
     pair = FakePair(slots=8, drafter="none", points={n: s * slower for n, s in CORES.items()})
     clock = Virtual(pair)
-    engine, told = Engine(pair, slots=8, clock=clock), Told()
+    engine, generated = Engine(pair, slots=8, clock=clock), Told()
     asked = {str(i): (np.arange(i, 100 + 20 * i, dtype=np.int32) % 8, Request(GREEDY, 20)) for i in range(8)}
     for id, (prompt, request) in asked.items():
         engine.submit(id, prompt, request)
     last: dict[str, float] = {}
     gaps, joined = [], 0
     while not engine.idle:
-        before = {id: len(rounds) for id, rounds in told.rounds.items()}
+        before = {id: len(rounds) for id, rounds in generated.rounds.items()}
         happened = engine.step()
         joined += {type(one) for one in happened} >= {PromptProgress, Emitted}
-        told.take(happened)
-        for id, rounds in told.rounds.items():
+        generated.take(happened)
+        for id, rounds in generated.rounds.items():
             if len(rounds) > before.get(id, 0):
                 gaps += [clock() - last[id]] if id in last else []
                 last[id] = clock()
@@ -594,7 +594,7 @@ def test_running_streams_stand_still_for_a_short_time_only(slower: int) -> None:
     assert max(gaps) > round_s, "prompts were read meanwhile"
     assert joined > 8 if slower > 1 else not joined
     for id, (prompt, request) in asked.items():
-        assert told.tokens(id) == pair.alone(prompt, request)
+        assert generated.tokens(id) == pair.alone(prompt, request)
 
 
 def test_a_prompt_is_read_in_the_chunks_it_would_be_read_in_alone() -> None:
@@ -608,15 +608,15 @@ def test_a_prompt_is_read_in_the_chunks_it_would_be_read_in_alone() -> None:
 
 def test_a_draft_reads_long_prompts_in_chunks_too() -> None:
     pair = FakePair(drafter="model", slots=2)
-    engine, told = make(pair, chunk=32), Told()
+    engine, generated = make(pair, chunk=32), Told()
     prompt = np.arange(200, dtype=np.int32) % 8
     engine.submit("a", prompt, Request(GREEDY, 60, draft_length=3))
     while not engine.idle:
         pair.draft.calls.clear()
-        told.take(engine.step())
+        generated.take(engine.step())
         assert sum(n for call in pair.draft.calls for n, _ in call.values()) <= 32 + 3
-    assert told.tokens("a") == pair.alone(prompt, Request(GREEDY, 60))
-    assert sum(r.accepted for r in told.rounds["a"]) > 0
+    assert generated.tokens("a") == pair.alone(prompt, Request(GREEDY, 60))
+    assert sum(r.accepted for r in generated.rounds["a"]) > 0
 
 
 @pytest.mark.parametrize("length", [None, 3])
@@ -629,15 +629,15 @@ def test_a_draft_without_cells_for_a_chunk_of_a_long_text_only_does_not_guess(le
         str(i): (np.arange(i, 90 + i, dtype=np.int32) % 8, Request(GREEDY, 60, draft_length=length))
         for i in range(3)
     }
-    told = Told()
+    generated = Told()
     for id, (prompt, request) in asked.items():
         engine.submit(id, prompt, request)
-        while len(told.rounds.get(id, ())) < 4:  # the first drafts before there are others
-            told.take(engine.step())
-    run(engine, told)
-    assert pair.draft.refused > 0 and not told.failed
+        while len(generated.rounds.get(id, ())) < 4:  # the first drafts before there are others
+            generated.take(engine.step())
+    run(engine, generated)
+    assert pair.draft.refused > 0 and not generated.failed
     for id, (prompt, request) in asked.items():
-        assert told.tokens(id) == pair.alone(prompt, request)
+        assert generated.tokens(id) == pair.alone(prompt, request)
 
 
 @pytest.mark.parametrize("error", [FatalDecodeError("it broke"), SettingError("it broke"), MemoryError()])
@@ -653,7 +653,7 @@ def test_a_draft_that_fails_ends_guessing_and_no_answer(error: Exception, drafte
         return score(wants)
 
     pair.draft.score = fails  # type: ignore[method-assign]
-    engine, told = make(pair, chunk=32), Told()
+    engine, generated = make(pair, chunk=32), Told()
     asked = {
         "long": (np.arange(90, dtype=np.int32) % 8, Request(GREEDY, 20, draft_length=3)),  # fails in a chunk
         "grows": (np.arange(9, dtype=np.int32) % 8, Request(Sampling(), 70, seed=1, draft_length=3)),
@@ -661,11 +661,15 @@ def test_a_draft_that_fails_ends_guessing_and_no_answer(error: Exception, drafte
     }
     for id, (prompt, request) in asked.items():
         engine.submit(id, prompt, request)
-        run(engine, told)
+        run(engine, generated)
     for id, (prompt, request) in asked.items():
-        assert told.tokens(id) == pair.alone(prompt, request)
-    notices = {id: [round_.notice for round_ in rounds] for id, rounds in told.rounds.items()}
-    assert not told.failed and not any(notices["short"]) and any(r.drafted for r in told.rounds["short"])
+        assert generated.tokens(id) == pair.alone(prompt, request)
+    notices = {id: [round_.notice for round_ in rounds] for id, rounds in generated.rounds.items()}
+    assert (
+        not generated.failed
+        and not any(notices["short"])
+        and any(r.drafted for r in generated.rounds["short"])
+    )
     why = "memory has run out" if isinstance(error, MemoryError) else "it broke"
     for id in ("long", "grows"):
         told_once = f"guessing failed, so this answer goes on without the draft: {why}"
@@ -831,11 +835,11 @@ def test_where_cells_run_out_the_youngest_waits_and_no_stream_fails(mode: str, l
         seed, sampling = (i, SAMPLED) if mode == "coupled" else (None, GREEDY)
         asked[str(i)] = prompt, Request(sampling, 100, seed=seed, draft_length=length)
         engine.submit(str(i), *asked[str(i)])
-    told = run(engine)
-    assert pair.target.refused > 0 and not told.failed
+    generated = run(engine)
+    assert pair.target.refused > 0 and not generated.failed
     for id, (prompt, request) in asked.items():
-        assert told.tokens(id) == pair.alone(prompt, request)
-        assert told.finish(id) == "length"
+        assert generated.tokens(id) == pair.alone(prompt, request)
+        assert generated.finish(id) == "length"
 
 
 def test_a_suspended_stream_keeps_what_it_drew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -862,7 +866,7 @@ def test_a_suspended_stream_keeps_what_it_drew(monkeypatch: pytest.MonkeyPatch) 
     assert fits(found, steps[-1])
 
 
-def test_a_cache_too_small_for_one_request_is_said() -> None:
+def test_a_cache_too_small_for_one_request_is_stated() -> None:
     pair = FakePair(cells=20)
     engine = make(pair)
     engine.submit("a", np.zeros(15, np.int32), Request(GREEDY, 30))

@@ -109,7 +109,7 @@ def test_text_that_is_no_unicode_is_written_as_far_as_it_is(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("x" * 300, "cannot be (used|written): File name too long"),
         ("~nobody-of-this-name/a.md", "cannot be written: No such file or directory"),
@@ -117,15 +117,15 @@ def test_text_that_is_no_unicode_is_written_as_far_as_it_is(tmp_path: Path) -> N
         ("half \ud800", "is not the name of a file"),
     ],
 )
-def test_a_name_that_no_file_can_have_is_told(name: str, said: str, tmp_path: Path) -> None:
+def test_a_name_that_no_file_can_have_is_reported(name: str, expected: str, tmp_path: Path) -> None:
     """Each of them ended the chat."""
-    with pytest.raises(SessionError, match=said):
+    with pytest.raises(SessionError, match=expected):
         export(talked(), name, folder=tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="elsewhere a folder that is in use cannot be removed")
-def test_a_folder_that_is_gone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_gone_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/export ended the chat where the folder that it was started in had been removed."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
@@ -58,11 +58,11 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 def talked(question: str = "What is a lock?", answer: str = "A thing that locks.") -> Conversation:
     talk = Conversation(system="be kind", sampling={"temperature": 0.5}, seed=7, max_tokens=99)
     asked = talk.add("user", question)
-    said = talk.add("assistant", answer, parent=asked.id, model="Big-7B")
+    reply = talk.add("assistant", answer, parent=asked.id, model="Big-7B")
     half = len(answer) // 2
     talk.change(
         replace(
-            said,
+            reply,
             reasoning="hm",
             finish="stop",
             runs=(("model", half), ("target", len(answer) - half)),
@@ -135,7 +135,7 @@ def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: 
     assert sessions.loaded(talk.id).result(SOON_S).turns[2].text == "99"
 
 
-def test_what_could_not_be_written_for_long_is_told_once_and_written_later(
+def test_what_could_not_be_written_for_long_is_reported_once_and_written_later(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from edgespec_tui.sessions import sessions as sessions_module
@@ -412,14 +412,14 @@ def test_a_migration_that_fails_leaves_the_file_as_it_was(opened: Opened) -> Non
 
 
 @pytest.mark.parametrize(
-    "spoil, told",
+    "spoil, expected",
     [
         ("PRAGMA user_version = 9", "was written by a newer EdgeSpec"),
         ("PRAGMA application_id = 5", "is a database of another program"),
     ],
 )
 def test_a_file_that_is_not_for_us_is_left_alone_and_the_chat_goes_on(
-    opened: Opened, spoil: str, told: str
+    opened: Opened, spoil: str, expected: str
 ) -> None:
     kept(opened, talked()).close()
     path = opened.folder / "sessions.db"
@@ -433,7 +433,7 @@ def test_a_file_that_is_not_for_us_is_left_alone_and_the_chat_goes_on(
     sessions.close()
     assert path.read_bytes() == before
     (notice,) = opened.notices
-    assert told in notice and str(path) in notice
+    assert expected in notice and str(path) in notice
 
 
 @posix
@@ -505,7 +505,7 @@ def test_damage_found_while_the_program_runs_costs_nothing_of_the_open_conversat
 
 
 @posix
-def test_a_full_disk_is_told_once_and_the_chat_is_kept_when_there_is_room(
+def test_a_full_disk_is_reported_once_and_the_chat_is_kept_when_there_is_room(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import resource
@@ -535,7 +535,7 @@ def test_a_full_disk_is_told_once_and_the_chat_is_kept_when_there_is_room(
     assert titles(opened().searched().result(SOON_S)) == ["big", "tiny"]
 
 
-def test_a_folder_that_cannot_be_made_is_told_and_the_chat_goes_on(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_reported_and_the_chat_goes_on(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("no folder")
     opened = Opened(tmp_path / "data")
     sessions, talk = opened(), talked()
@@ -609,7 +609,7 @@ def test_a_file_that_another_program_holds_is_read_and_its_words_are_kept(opened
         assert {talk.id: talk for talk in sessions.close()} == {old.id: old, new.id: new}
 
 
-def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_said(
+def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_stated(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sessions, talk = opened(), talked()
@@ -670,7 +670,7 @@ def test_a_chat_can_be_written_once_the_other_window_has_gone(opened: Opened) ->
 
 
 @posix
-def test_a_program_that_is_told_to_end_writes_what_is_left(opened: Opened) -> None:
+def test_a_program_that_is_reported_to_end_writes_what_is_left(opened: Opened) -> None:
     """Nobody called close: an exception ended the program before the batch was due."""
     code = """
 import sys
@@ -693,7 +693,7 @@ raise SystemExit(3)
 
 
 @posix
-def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhere(
+def test_what_a_full_disk_took_nothing_of_is_stated_at_the_end_and_written_elsewhere(
     opened: Opened, tmp_path: Path
 ) -> None:
     """Two of six turns were in the file, and nothing was said at the end."""
@@ -725,7 +725,7 @@ def test_what_a_full_disk_took_nothing_of_is_said_at_the_end_and_written_elsewhe
     assert len(list(Path(said[-1].removeprefix("saved completely in ")).iterdir())) == 2, "nobody was asked"
 
 
-def test_nothing_is_said_where_all_is_kept_or_nothing_was_to_be(opened: Opened) -> None:
+def test_nothing_is_stated_where_all_is_kept_or_nothing_was_to_be(opened: Opened) -> None:
     assert kept(opened, talked()).close() == []
     alone = Sessions(None, on_notice=print)
     alone.save(talked())
@@ -733,9 +733,11 @@ def test_nothing_is_said_where_all_is_kept_or_nothing_was_to_be(opened: Opened) 
     rescue([], ask=None, tell=lambda sentence: pytest.fail(sentence))
 
 
-def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path) -> None:
-    """The full-text index kept its letters."""
-    with closing(Sessions(tmp_path, on_notice=lambda _: None)) as sessions:
+@pytest.mark.parametrize("windows", [1, 2])
+def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path, windows: int) -> None:
+    """The full-text index kept its letters; and a second window keeps the log from being removed."""
+    with ExitStack() as open_windows:
+        sessions = open_windows.enter_context(closing(Sessions(tmp_path, on_notice=lambda _: None)))
         talk = Conversation()
         talk.add("user", "The password is zyxwvutsrq.")
         sessions.save(talk)
@@ -744,8 +746,12 @@ def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path) -> None:
         sessions.save(other)
         assert talk.id is not None
         sessions.leave(talk)
-        assert sessions.searched("zyxwv").result(SOON_S)
+        assert sessions.searched("zyxwv").result(SOON_S)  # it is written
+        for _ in range(windows - 1):
+            second = open_windows.enter_context(closing(Sessions(tmp_path, on_notice=lambda _: None)))
+            assert second.searched("zyxwv").result(SOON_S)
         sessions.deleted(talk.id).result(SOON_S)
-    left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+        sessions.close()
+        left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"This stays" in left
     assert not any(part in left.lower() for part in (b"zyxwv", b"zyx", b"vuts"))

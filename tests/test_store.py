@@ -148,7 +148,7 @@ def test_two_programs_that_write_lose_nothing(store: Store, files: tuple[Path, P
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "expected"),
     [
         ("", "is damaged: move it away"),
         ("[]", "is damaged"),
@@ -156,13 +156,13 @@ def test_two_programs_that_write_lose_nothing(store: Store, files: tuple[Path, P
         ('{"version": 99, "pairs": {}}', "written by a newer EdgeSpec"),
     ],
 )
-def test_a_damaged_store_is_told_and_never_written_over(
-    store: Store, files: tuple[Path, Path], content: str, said: str
+def test_a_damaged_store_is_reported_and_never_written_over(
+    store: Store, files: tuple[Path, Path], content: str, expected: str
 ) -> None:
     store.folder.mkdir(parents=True)
     store.path.write_text(content)
     for call in (store.pairs, lambda: store.add(pair("p", *files))):
-        with pytest.raises(StoreError, match=said):
+        with pytest.raises(StoreError, match=expected):
             call()
     assert store.path.read_text() == content
 
@@ -187,7 +187,7 @@ WRONG = (None, True, 1e300, "words", [7], {"a": 1})
 
 
 @pytest.mark.slow
-def test_a_store_of_wrong_types_is_told_by_every_command(
+def test_a_store_of_wrong_types_is_reported_by_every_command(
     files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Valid JSON whose values were of other types ended `list` and `show` in a traceback."""
@@ -208,7 +208,7 @@ def test_a_store_of_wrong_types_is_told_by_every_command(
     assert refused > 150
 
 
-def test_what_is_no_file_or_no_text_is_told_without_python(store: Store) -> None:
+def test_what_is_no_file_or_no_text_is_reported_without_python(store: Store) -> None:
     store.path.mkdir(parents=True)
     with pytest.raises(StoreError, match=r"pairs.json cannot be read \(Is a directory\)"):
         store.pairs()

@@ -100,7 +100,7 @@ def generation(
     )  # fmt: skip
 
 
-def test_a_refused_guess_leaves_the_mask_of_what_is_said(matchers: Matchers) -> None:
+def test_a_refused_guess_leaves_the_mask_of_what_is_emitted(matchers: Matchers) -> None:
     """The lexer that gave up refused every token, so the row of the target was masked no more."""
     masks = masks_of(matchers)
     assert masks.after([*PROMPT, B])
@@ -174,7 +174,7 @@ def test_nobody_guesses_where_a_guess_may_have_broken_the_grammar(matchers: Matc
     assert masks.strained and wild.asked <= 2 and not ended.value.value.tokens
 
 
-def test_what_is_said_has_its_own_time_where_guesses_used_theirs_up(
+def test_what_is_emitted_has_its_own_time_where_guesses_used_theirs_up(
     matchers: Matchers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Masks of guesses that were refused counted for the text: slow ones ended it."""

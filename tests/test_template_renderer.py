@@ -58,7 +58,7 @@ def renderer() -> Iterator[Renderer]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("what", OVERRUNS)
-def test_what_overruns_is_ended_and_told(renderer: Renderer, what: str) -> None:
+def test_what_overruns_is_ended_and_reported(renderer: Renderer, what: str) -> None:
     """`'a' * 2000000000` took 4.1 GB and ended in a traceback of Jinja's; loops in loops did not end."""
     template, said = OVERRUNS[what]
     before = psutil.Process().memory_info().rss

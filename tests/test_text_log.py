@@ -13,10 +13,10 @@ import pytest
 from test_worker import FakeEngine, submitted, worker
 
 from edgespec.core.values import Emitted, Failed, Round
-from edgespec.engine.messages import Cancel
 from edgespec.engine.request_reader import Ready
 from edgespec.engine.text_log import TextLog
 from edgespec.errors import EngineError
+from edgespec.protocol.messages import Cancel
 
 
 def entries(log: TextLog) -> list[Any]:

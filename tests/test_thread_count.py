@@ -61,7 +61,7 @@ def test_on_a_quiet_machine_trying_costs_two_hundredths_at_most(cores: int, size
 
 @pytest.mark.parametrize("sizes", [ONE, MIXED], ids=["plain", "mixed"])
 @pytest.mark.parametrize(("cores", "busy", "share"), [(2, 1, 0.97), (4, 1, 0.75), (8, 2, 0.75)])
-def test_beside_busy_cores_fewer_threads_are_faster_than_all(
+def test_next_to_busy_cores_fewer_threads_are_faster_than_all(
     cores: int, busy: int, share: float, sizes: Sizes
 ) -> None:
     """Share of the time that all cores take; of two cores, one alone takes nearly as long here."""
@@ -154,7 +154,7 @@ def test_every_number_is_tried_and_none_twice() -> None:
 
 
 @pytest.mark.parametrize("said", [None, 2])
-def test_a_context_changes_its_threads_where_nobody_said_how_many(
+def test_a_context_changes_its_threads_where_nobody_set_how_many(
     said: int | None, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EDGESPEC_THREADS")
@@ -182,7 +182,7 @@ def test_a_context_changes_its_threads_where_nobody_said_how_many(
 
 
 @pytest.mark.parametrize(("most", "beside", "used"), [(2, 1, 1), (2, 9, 1), (8, 1, 7), (8, 9, 4), (1, 1, 1)])
-def test_our_own_work_beside_gets_cores_and_teaches_nothing(
+def test_our_own_work_next_to_gets_cores_and_teaches_nothing(
     most: int, beside: int, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("EDGESPEC_THREADS")

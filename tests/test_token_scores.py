@@ -22,7 +22,7 @@ def test_logits_become_log_probabilities_as_exact_as_they_are() -> None:
         exact = row.astype(np.float64) - math.log(math.fsum(np.exp(row.astype(np.float64) - offset))) - offset
         token = int(rng.integers(row.size))
         score = of_logits(row, token, 5)
-        assert score.said.logprob == pytest.approx(exact[token], abs=1e-6)
+        assert score.chosen.logprob == pytest.approx(exact[token], abs=1e-6)
         best = np.argsort(-exact)[:5]
         assert [one.token for one in score.top] == best.tolist()
         assert [one.logprob for one in score.top] == pytest.approx(exact[best].tolist(), abs=1e-6)
@@ -37,15 +37,15 @@ def test_equals_come_in_the_order_of_their_ids_and_no_more_than_asked_for() -> N
 
 def test_what_cannot_come_has_no_logarithm() -> None:
     row = np.array([0, -np.inf, 0], np.float32)
-    assert of_logits(row, 1, 3).said.logprob == -math.inf
+    assert of_logits(row, 1, 3).chosen.logprob == -math.inf
     p = Distribution(np.array([2, 7]), np.array([0.25, 0.75]))
-    assert of_distribution(p, 5, 0).said.logprob == -math.inf
+    assert of_distribution(p, 5, 0).chosen.logprob == -math.inf
     score = of_distribution(p, 2, 5)
-    assert score.said.logprob == math.log(0.25)
+    assert score.chosen.logprob == math.log(0.25)
     assert score.top == (Candidate(7, math.log(0.75)), Candidate(2, math.log(0.25)))
     assert of_distribution(point_mass(3), 3, 2).top == (Candidate(3, 0.0),)
 
 
-def test_how_many_are_told_is_limited() -> None:
+def test_how_many_are_reported_is_limited() -> None:
     with pytest.raises(SettingError, match="-1"):
         Scoring(-1)

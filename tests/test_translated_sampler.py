@@ -80,7 +80,7 @@ def test_where_nothing_is_cut_off_what_is_left_out_is_slight(temperature: float)
     assert abs(float(found.probs.sum()) - 1) < 1e-5
 
 
-def test_a_wide_distribution_is_told_over_all_tokens() -> None:
+def test_a_wide_distribution_is_reported_over_all_tokens() -> None:
     to_draft, to_target = tables(np.random.default_rng(2), 6000, 7000)
     shared = SharedTokens(to_draft, to_target, n_target=6000, n_draft=7000)
     row = np.random.default_rng(3).standard_normal(7000).astype(np.float32)

@@ -99,15 +99,17 @@ def test_a_draft_of_fewer_tokens_changes_no_text(
 def test_what_is_lost_to_a_smaller_vocabulary_is_little(
     tiny_target: Path, drafts: dict[str, Path], name: str, least: float
 ) -> None:
-    """1 - TV at T=1 behind 200 places of texts that the target said: 0.59 with the draft's own vocabulary."""
+    """1 - TV at T=1 behind 200 places of the target's texts: 0.59 with the draft's own vocabulary."""
     sampler = Sampler(WARM, 4096)
     common = []
     with Pair(tiny_target, drafts[name], SETTINGS) as pair:
         guessing = pair.draft_sampler(WARM)
         for n, prompt in enumerate(PROMPTS * 2):
-            said = edgespec.generate(pair, prompt, edgespec.Request(max_tokens=50, sampling=WARM, seed=n))
-            tokens = np.append(pair.prompt_tokens(prompt), np.array(said.tokens, np.int32))
-            for end in range(tokens.size - len(said.tokens), tokens.size):
+            generated = edgespec.generate(
+                pair, prompt, edgespec.Request(max_tokens=50, sampling=WARM, seed=n)
+            )
+            tokens = np.append(pair.prompt_tokens(prompt), np.array(generated.tokens, np.int32))
+            for end in range(tokens.size - len(generated.tokens), tokens.size):
                 want = [Want(tokens[:end])]
                 p = sampler(pair.contexts["target"].score(want)[0][0])
                 q = guessing(pair.contexts["draft"].score(want)[0][0])

@@ -35,7 +35,7 @@ def test_a_grammar_comes_back_as_llguidance_reads_it(trials: Trials) -> None:
     assert trials.lark(Grammar("regex", "a+")) and trials.lark(Grammar("lark", 'start: "a" <end>'))
 
 
-def test_what_is_wrong_with_a_grammar_is_told(trials: Trials) -> None:
+def test_what_is_wrong_with_a_grammar_is_reported(trials: Trials) -> None:
     with pytest.raises(GrammarError, match="'x' is not defined"):
         trials.lark(Grammar("gbnf", "root ::= x"))
 
@@ -44,8 +44,9 @@ def test_what_only_the_vocabulary_tells_is_left_to_it(trials: Trials) -> None:
     assert trials.lark(Grammar("regex", "(")), "the matcher that is made of it says what is wrong"
 
 
+@pytest.mark.slow
 @posix
-def test_one_that_takes_too_long_is_refused_and_the_others_are_read_meanwhile(trials: Trials) -> None:
+def test_one_that_takes_too_long_is_refused_and_the_others_are_read_in_the_meantime(trials: Trials) -> None:
     """A schema of 12,000 properties held everybody for minutes."""
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(trials.lark, SLOW)

@@ -137,7 +137,7 @@ async def test_an_edited_question_is_asked_in_the_place_of_the_old() -> None:
 
 
 @on_a_loop
-async def test_an_edit_is_told_until_it_ends() -> None:
+async def test_an_edit_is_reported_until_it_ends() -> None:
     """Ctrl+R took the sentence away and left the edit: the next question took the place of the old one."""
     async with driven(ChatApp(FakeEndpoint(answers=["one", "two", "three"]))) as it:
         await it.ask("first")
@@ -172,11 +172,12 @@ async def test_a_branch_is_a_chat_of_its_own() -> None:
         assert it.texts() == ["first", "one"] and len(old.turns) == 4
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_code_and_answers_are_copied_with_one_key() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=[CODE]))) as it:
         await it.pilot.press("f6")
-        await it.told("no code")
+        await it.notified("no code")
         await it.ask("code?")
         await it.pilot.press("f6")
         assert it.app.clipboard == "print(1)"
@@ -241,7 +242,7 @@ async def test_settings_of_a_chat_reach_the_endpoint_and_wrong_ones_are_refused(
             ("/read /no/such/file", "cannot be read"),
         ):
             await it.say(line)
-            await it.told(said)
+            await it.notified(said)
             assert it.chat.prompt.text == line, "it can be mended"
         assert len(endpoint.asked) == 1
 
@@ -301,7 +302,7 @@ async def test_a_first_start_says_what_answers_and_how_to_get_a_real_model() -> 
 
 @pytest.mark.slow
 @on_a_loop
-async def test_the_model_that_many_begin_with_is_said_to_be_small_and_often_wrong() -> None:
+async def test_the_model_that_many_begin_with_is_stated_to_be_small_and_often_wrong() -> None:
     info = replace(FAKE, model=catalogue.STARTER, draft=None)
     async with driven(ChatApp(FakeEndpoint(info=info))) as it:
         assert "135 million parameters" in it.text() and "often wrong" in it.text()
@@ -317,7 +318,7 @@ def test_only_models_that_nobody_chose_are_described() -> None:
 
 @pytest.mark.slow
 @on_a_loop
-async def test_an_endpoint_that_tells_no_rounds_is_said_to_be_one() -> None:
+async def test_an_endpoint_that_tells_no_rounds_is_stated_to_be_one() -> None:
     info = replace(FAKE, speculates=False, draft=None, plain_s=None)
     async with driven(ChatApp(FakeEndpoint(info=info))) as it:
         assert "reports no speculation data" in it.text() and "accepted" not in it.text()
@@ -368,7 +369,7 @@ async def test_panel_and_tint_begin_as_the_settings_say() -> None:
     async with driven(ChatApp(FakeEndpoint(), settings=settings), size=(130, 28)) as it:
         assert not it.chat.query_one("#panel").display and it.chat.transcript.tinted
         await it.pilot.press("f2")
-        await it.told("appears with the first answer")
+        await it.notified("appears with the first answer")
         await it.ask("go")
         await it.pilot.press("f3")
         assert it.chat.query_one("#panel").display and not it.chat.transcript.tinted

@@ -228,7 +228,7 @@ async def test_a_race_measures_the_speedup_shows_two_clocks_and_says_the_text_is
     endpoint = FakeEndpoint(answers=["some **words** to say " * 12], tok_per_s=90, plain_tok_per_s=45)
     async with driven(ChatApp(endpoint)) as it:
         await it.pilot.press("f5")
-        await it.told("no question to race")
+        await it.notified("no question to race")
         await it.ask("say")
         await it.pilot.press("f5")
         await it.until(lambda: isinstance(it.app.screen, RaceScreen) and it.app.screen.measured, "a verdict")
@@ -270,7 +270,7 @@ async def test_a_race_ends_no_answer_that_is_being_written() -> None:
         await it.say("one")
         await it.until(lambda: "some words" in it.text())
         await it.pilot.press("f5")
-        await it.told("an answer is still being written: Esc stops it")
+        await it.notified("an answer is still being written: Esc stops it")
         assert it.chat.answering and it.app.screen is it.chat
 
 
@@ -309,7 +309,7 @@ async def test_a_narrow_window_says_once_why_nothing_is_guessed() -> None:
     info = replace(FAKE, break_even=BreakEven(1.7, 0.2, 0.9, 0.7))
     async with driven(ChatApp(FakeEndpoint(answers=[plain], info=info, tok_per_s=2000)), size=(80, 24)) as it:
         await it.ask("say")
-        await it.told("Guesses hardly pay with this pair here: F2 shows why.")
+        await it.notified("Guesses hardly pay with this pair here: F2 shows why.")
         assert "Two tokens" not in it.text(), "a lecture, before any benefit"
         await it.pilot.press("f2")
         await it.until(lambda: "Two tokens cost 1.7 times one here" in it.text(), "the reason")
@@ -420,6 +420,7 @@ async def test_all_that_is_done_with_a_turn_is_done_with_the_mouse() -> None:
         await it.until(lambda: it.chat.conversation is not old and it.texts()[-1] == "really?")
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_lists_and_screens_are_used_with_the_mouse(tmp_path: Path) -> None:
     sessions = Sessions(tmp_path, on_notice=lambda sentence: pytest.fail(sentence))
@@ -528,17 +529,17 @@ async def test_the_palette_begins_with_what_is_used() -> None:
 
 
 @on_a_loop
-async def test_hands_that_save_are_told_that_it_is_done(tmp_path: Path) -> None:
+async def test_hands_that_save_are_reported_that_it_is_done(tmp_path: Path) -> None:
     """Ctrl+S switched speculation."""
     sessions = Sessions(tmp_path, on_notice=print)
     async with driven(ChatApp(FakeEndpoint(), sessions=sessions)) as it:
         await it.pilot.press("ctrl+s")
-        await it.told("This chat is saved as it goes")
+        await it.notified("This chat is saved as it goes")
         assert it.chat.speculation
     sessions.close()
     async with driven(ChatApp(FakeEndpoint())) as it:
         await it.pilot.press("ctrl+s")
-        await it.told("This chat is not saved")
+        await it.notified("This chat is not saved")
 
 
 @pytest.mark.slow
@@ -584,6 +585,6 @@ async def test_ctrl_c_copies_stops_empties_and_then_ends() -> None:
         await it.pilot.press(*"half", "ctrl+c")
         assert it.chat.prompt.text == "" and it.app.is_running
         await it.pilot.press("ctrl+c")
-        await it.told("again to quit")
+        await it.notified("again to quit")
         await it.pilot.press("ctrl+c")
         await it.until(lambda: it.app._exit)

@@ -143,7 +143,7 @@ def test_only_an_answer_that_begins_with_thinking_has_any() -> None:
 # --- figures
 
 
-def told(at: float, n: int, *, drafted: int = 0, accepted: int = 0, gain: float = 1.0) -> StreamedRound:
+def streamed(at: float, n: int, *, drafted: int = 0, accepted: int = 0, gain: float = 1.0) -> StreamedRound:
     sources = (*("model",) * accepted, *("target",) * (n - accepted))
     return StreamedRound(Round(tuple(range(n)), "x" * n, drafted, accepted, sources, gain=gain), at)
 
@@ -151,14 +151,14 @@ def told(at: float, n: int, *, drafted: int = 0, accepted: int = 0, gain: float 
 def test_figures_are_those_of_their_definitions() -> None:
     figures = LiveFigures(plain_s=0.1, clock=lambda: 10.0)
     for at, n, drafted, accepted in ((10.5, 1, 0, 0), (11.0, 4, 4, 3), (11.5, 2, 4, 1), (12.0, 1, 4, 0)):
-        figures.note(told(at, n, drafted=drafted, accepted=accepted, gain=1.4))
+        figures.note(streamed(at, n, drafted=drafted, accepted=accepted, gain=1.4))
     assert figures.ttft_s == 0.5 and figures.n_tokens == 8
     assert figures.tok_per_s() == pytest.approx(7 / 1.5)
     assert figures.acceptance_rate == pytest.approx(4 / 12)
     assert figures.mean_accepted_length == pytest.approx((4 + 3) / 3)
     assert figures.speedup is None, "said of 9 tokens, it was anything from 0.3 to 790"
     for i in range(14):
-        figures.note(told(12.5 + 0.5 * i, 3, drafted=4, accepted=2, gain=1.4))
+        figures.note(streamed(12.5 + 0.5 * i, 3, drafted=4, accepted=2, gain=1.4))
     assert figures.n_tokens == 50 and figures.speedup == pytest.approx(0.1 * 49 / 8.5)
     assert figures.why() == "4 by draft model, 1.4x expected"
     assert figures.by_source == {"model": 4 + 28, "target": 4 + 14}
@@ -166,11 +166,11 @@ def test_figures_are_those_of_their_definitions() -> None:
 
 def test_plain_decoding_has_no_speedup_and_says_why_nothing_is_drafted() -> None:
     figures = LiveFigures(plain_s=0.1, speculation=False, clock=lambda: 0.0)
-    figures.note(told(1.0, 1))
-    figures.note(told(2.0, 1))
+    figures.note(streamed(1.0, 1))
+    figures.note(streamed(2.0, 1))
     assert figures.speedup is None and figures.why() == "off, as you chose"
     tried = LiveFigures(clock=lambda: 0.0)
-    tried.note(told(1.0, 1))
+    tried.note(streamed(1.0, 1))
     assert tried.why() == "none: plain decoding is faster now" and tried.speedup is None
 
 
@@ -178,10 +178,10 @@ def test_a_plain_token_costs_what_rounds_without_a_draft_cost_here() -> None:
     """The engine's own figure leaves out the way to the reader: a tiny pair was said to run at 0.15x."""
     figures = LiveFigures(plain_s=0.001, clock=lambda: 0.0)
     for i in range(21):
-        figures.note(told(0.1 * i, 1))
+        figures.note(streamed(0.1 * i, 1))
     assert figures.speedup is None, "nothing was guessed"
     for i in range(10):
-        figures.note(told(2.1 + 0.1 * i, 3, drafted=3, accepted=2, gain=2.0))
+        figures.note(streamed(2.1 + 0.1 * i, 3, drafted=3, accepted=2, gain=2.0))
     assert figures.seen_plain_s == pytest.approx(0.1)
     assert figures.speedup == pytest.approx(0.1 * 50 / 3.0)
 
@@ -189,7 +189,7 @@ def test_a_plain_token_costs_what_rounds_without_a_draft_cost_here() -> None:
 def test_what_is_kept_of_the_speed_does_not_grow_with_the_answer() -> None:
     figures = LiveFigures(clock=lambda: 0.0)
     for i in range(10_000):
-        figures.note(told(i * 0.05, 1))
+        figures.note(streamed(i * 0.05, 1))
     assert len(figures.samples) <= 120 and len(figures._recent) < 100
     assert figures.now_per_s() == pytest.approx(20)
 
@@ -201,7 +201,7 @@ def raced(plain: str, speculative: str) -> tuple[str, str]:
     return compared(plain, speculative, greedy=True), compared(plain, speculative, greedy=False)
 
 
-def test_a_race_says_whether_both_said_the_same_and_explains_a_difference() -> None:
+def test_a_race_says_whether_both_wrote_the_same_and_explains_a_difference() -> None:
     assert raced("the same", "the same")[0] == "Both texts are identical."
     greedy, seeded = raced("one two three", "one two four")
     assert "same for 8 characters" in greedy and "'three'" in greedy and "'four'" in greedy
@@ -286,7 +286,7 @@ def test_the_first_round_of_an_answer_is_not_timed() -> None:
             StreamedRound(Round((1, 2), "ab", 0, 0, ("target",) * 2, seconds=seconds), 0.0), first=i == 0
         )
     assert lane.seconds == 2.0 and lane.counts.n_tokens == 8
-    assert [lane.by(s) for s in (0.4, 0.5, 1.9, 9.0)] == [(0.0, 0), (0.5, 2), (1.0, 4), (2.0, 6)]
+    assert [lane.progress_at(s) for s in (0.4, 0.5, 1.9, 9.0)] == [(0.0, 0), (0.5, 2), (1.0, 4), (2.0, 6)]
     assert lane.tok_per_s() == pytest.approx(3.0)
 
 
@@ -300,7 +300,7 @@ def test_means_of_races_divide_to_the_mean_speedup() -> None:
 # --- where guesses hardly pay
 
 
-def test_where_guesses_hardly_pay_it_is_said_in_figures_and_what_would_change_it() -> None:
+def test_where_guesses_hardly_pay_it_is_stated_in_figures_and_what_would_change_it() -> None:
     told = odds_against(BreakEven(two=1.7, guess=0.2, least=0.898, least_free=0.703))
     assert told.startswith(
         "Two tokens cost 1.7 times one here, and a guess 20% of one: guesses have to be right 9 times in 10 "
@@ -332,7 +332,7 @@ def test_a_file_with_fences_is_fenced_with_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "expected"),
     [
         ("", "needs the name"),
         ("/no/such", "cannot be read"),
@@ -340,8 +340,8 @@ def test_a_file_with_fences_is_fenced_with_more(tmp_path: Path) -> None:
         ("/dev/zero", "cannot be read: it is not a regular file"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_refused(name: str, said: str) -> None:
-    with pytest.raises(SettingError, match=said):
+def test_a_file_that_cannot_be_read_is_refused(name: str, expected: str) -> None:
+    with pytest.raises(SettingError, match=expected):
         read_file(name)
 
 
@@ -423,7 +423,7 @@ def test_a_slow_phase_hits_both_lanes_and_leaves_the_result_as_sure_as_before() 
     assert measured and error and measured.speedup == pytest.approx(1.2, rel=0.05) and error < 0.03
 
 
-def test_several_races_are_told_together_and_differ_as_much_as_they_do() -> None:
+def test_several_races_are_reported_together_and_differ_as_much_as_they_do() -> None:
     races = [MeasuredSpeedUp(10, 10), MeasuredSpeedUp(13, 10), MeasuredSpeedUp(9, 10)]
     told = verdict(races, [0.01, 0.01, 0.01])
     assert told.startswith("1.05x: no difference with speculation that 3 races could show (0.7")

@@ -69,10 +69,10 @@ async def test_what_was_typed_ahead_comes_before_what_is_typed_then() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "light"), [("ffff/ffff/f0f0", True), ("1e1e/1e1e/1e1e", False), ("ff/fa/e0", True)]
+    ("expected", "light"), [("ffff/ffff/f0f0", True), ("1e1e/1e1e/1e1e", False), ("ff/fa/e0", True)]
 )
 def test_the_terminal_says_whether_it_is_light(
-    told: str, light: bool, monkeypatch: pytest.MonkeyPatch
+    expected: str, light: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The app was dark whatever the terminal was."""
     monkeypatch.setattr(os, "write", lambda fd, text: len(text) if fd == 1 else written(fd, text))
@@ -82,7 +82,7 @@ def test_the_terminal_says_whether_it_is_light(
     try:
         ahead = TypedAhead(slave)
         ahead.ask_background()
-        written(master, f"he\x1b]11;rgb:{told}\x1b\\llo".encode())
+        written(master, f"he\x1b]11;rgb:{expected}\x1b\\llo".encode())
         assert ahead.taken() == "hello" and ahead.is_light is light
     finally:
         os.close(master)
@@ -93,10 +93,10 @@ written = os.write
 
 
 @pytest.mark.parametrize(
-    ("told", "light"), [("15;0", False), ("0;15", True), ("0;default;7", True), ("x", None), ("", None)]
+    ("expected", "light"), [("15;0", False), ("0;15", True), ("0;default;7", True), ("x", None), ("", None)]
 )
-def test_some_terminals_say_it_in_the_environment(told: str, light: bool | None) -> None:
-    assert light_by_environment({"COLORFGBG": told}) is light
+def test_some_terminals_say_it_in_the_environment(expected: str, light: bool | None) -> None:
+    assert light_by_environment({"COLORFGBG": expected}) is light
 
 
 @pytest.mark.slow

@@ -48,10 +48,10 @@ class Typed:
             self.now += after
             self.found += self.bytes.feed(piece)
         self.found += self.bytes.quiet()
-        return [told(message) for message in self.found]
+        return [name_of(message) for message in self.found]
 
 
-def told(message: Message) -> str:
+def name_of(message: Message) -> str:
     if isinstance(message, events.Paste):
         return f"<{message.text}>"
     assert isinstance(message, events.Key)

@@ -131,7 +131,7 @@ def test_without_a_draft_lookup_alone_is_verified(tiny_target: Path) -> None:
     assert all(f.drafted for f in report.fits)
 
 
-def test_what_there_is_no_time_for_is_said(pair: Pair) -> None:
+def test_what_there_is_no_time_for_is_reported(pair: Pair) -> None:
     """A clock that runs away: nothing is checked, and that is not a pass."""
     clock = itertools.count(0, 10)
     report = run_checks(pair, replace(QUICK, seconds=50), rng_seed=1, clock=lambda: float(next(clock)))

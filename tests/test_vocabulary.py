@@ -59,7 +59,7 @@ def test_texts_are_compared_from_id_5_up() -> None:
         assert reason == f"token {i} is 'token {i}' for the target and '\ufffd\ufffd' for the draft"
 
 
-def test_the_first_difference_is_told() -> None:
+def test_the_first_difference_is_reported() -> None:
     assert "token 6 " in str(mismatch(BPE, with_texts({900: b"x", 6: b"y"})))
 
 

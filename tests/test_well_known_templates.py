@@ -50,7 +50,7 @@ def test_a_turn_ends_with_its_end() -> None:
     assert turn_end("{{ another }}") == () and template_or_fallback("mine") == "mine"
 
 
-def test_a_name_that_is_not_known_is_told_with_those_that_are() -> None:
+def test_a_name_that_is_not_known_is_reported_with_those_that_are() -> None:
     with pytest.raises(SettingError, match="--chat-template lama3 is not known: there are chatml, .*llama3"):
         well_known("lama3")
 

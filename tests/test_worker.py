@@ -11,12 +11,12 @@ import pytest
 
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, Round
-from edgespec.engine.messages import Refused, StepReport, Submit, receive
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.request_reader import Ready, RequestReader, refused
 from edgespec.engine.text_log import TextLog
 from edgespec.engine.worker import Worker
 from edgespec.errors import EngineError
+from edgespec.protocol.messages import Refused, StepReport, Submit, receive
 
 SAID, CONTROL = 1, 7
 
@@ -55,7 +55,7 @@ def submitted(id: str) -> Ready:
     return Ready(message, cast(Any, (1, 2)))
 
 
-def heard(out: io.BytesIO) -> Any:
+def received(out: io.BytesIO) -> Any:
     out.seek(0)
     messages = []
     while (message := receive(cast(Any, out))) is not None:
@@ -68,7 +68,7 @@ def test_control_tokens_that_are_shown_are_part_of_their_tokens_texts() -> None:
     one, _, out = worker()
     one._take(submitted("a"))
     one._tell(0.0, [Emitted("a", Round((SAID, CONTROL), "é<call>", 0, 0, ()))])
-    step = heard(out)[-1]
+    step = received(out)[-1]
     assert isinstance(step, StepReport) and cast(Any, step.events[0]).pieces == ("é", "<call>")
 
 
@@ -86,7 +86,7 @@ def test_a_fault_of_ours_refuses_the_request_alone() -> None:
     one._take(submitted("a"))
     engine.fails = False
     one._take(submitted("b"))
-    first, second = heard(out)
+    first, second = received(out)
     assert isinstance(first, Refused) and first.kind == "fault" and "KeyError" in first.message
     assert second.id == "b" and refused("c", ValueError()).kind == "fault"
 
@@ -96,7 +96,7 @@ def round_of(text: str, **more: Any) -> Emitted:
 
 
 def texts(out: io.BytesIO) -> list[str]:
-    steps = [step for step in heard(out) if isinstance(step, StepReport)]
+    steps = [step for step in received(out) if isinstance(step, StepReport)]
     return [said.round.text for step in steps for said in step.events if isinstance(said, Emitted)]
 
 
@@ -116,7 +116,9 @@ class Steps:
         return "".join(texts(self.out))
 
 
-def test_rounds_that_follow_one_another_quickly_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_follow_one_another_quickly_are_reported_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each message wakes the web process and its client beside the evaluation."""
     steps = Steps(monkeypatch)
     assert steps.take(7, round_of("1")) == "1", "the first is told at once"
@@ -128,7 +130,7 @@ def test_rounds_that_follow_one_another_quickly_are_told_together(monkeypatch: p
     assert steps.take(7, round_of("7")) == "1234567", "another request of this name has a first round again"
 
 
-def test_a_round_of_a_large_model_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_of_a_large_model_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     steps = Steps(monkeypatch)
     assert [steps.take(21, round_of(text)) for text in "1234"] == ["1", "12", "123", "1234"]
 
@@ -143,6 +145,6 @@ def test_what_is_held_goes_with_whatever_comes_next(monkeypatch: pytest.MonkeyPa
     assert steps.take(7) == "123", "a step that tells nothing may be followed by others"
     assert steps.take(7, round_of("4")) == "123"
     steps.take(7, Failed("a", EngineError("it cannot go on")))
-    *_, round_, failure = heard(steps.out)
+    *_, round_, failure = received(steps.out)
     assert round_.events[0].round.text == "4"
     assert isinstance(failure.events[0], Refused)

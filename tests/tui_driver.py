@@ -102,13 +102,13 @@ class Driven:
         """Returns the text of one widget."""
         return str(self.app.screen.query_one(selector, Static).content)
 
-    async def told(self, words: str) -> None:
+    async def notified(self, words: str) -> None:
         """Waits until a sentence with these words is shown for a moment."""
         line = self.chat.query_one(NoticeLine)
         await self.until(
             lambda: (
                 any(words in sentence for sentence, _ in line.sentences)
-                or any(words in told.message for told in self.app._notifications)
+                or any(words in notice.message for notice in self.app._notifications)
             ),
             words,
         )

@@ -56,7 +56,7 @@ class Drawing:
 
     def text(
         self,
-        said: Sequence[dict[str, Any]],
+        messages: Sequence[dict[str, Any]],
         variables: Mapping[str, Any],
         *,
         add_generation_prompt: bool,
@@ -67,7 +67,7 @@ class Drawing:
     ) -> str:
         """Returns the prompt. Raises TemplateError."""
         template, traits, given = self._template, self._traits, list(self._tools)
-        turns = self._arrangement.of(one_system_first(list(said)))
+        turns = self._arrangement.of(one_system_first(list(messages)))
         turns = [_shaped(turn, template, traits, self.family) for turn in turns]
         if given and not traits.tools:
             turns = _with_system(turns, _instructions(given, self.family))
@@ -126,11 +126,11 @@ def text_of(content: object, joint: str = "") -> str:
     """Returns the text of a message's content: a string, or the texts of its parts."""
     if isinstance(content, list | tuple):
         parts = [part for part in content if isinstance(part, Mapping) and part.get("text")]
-        text, beside = "", True  # no joint beside a medium, as in llama-server
+        text, near_medium = "", True  # no joint beside a medium, as in llama-server
         for part in parts:
             medium = part.get("type") == "media"
-            text += ("" if beside or medium else joint) + str(part["text"])
-            beside = medium
+            text += ("" if near_medium or medium else joint) + str(part["text"])
+            near_medium = medium
         return text
     return "" if content is None else str(content)
 
@@ -186,8 +186,8 @@ def _written(calls: Sequence[Mapping[str, Any]], family: Family) -> str:
     if family is GRANITE:
         return f"<|tool_call|>[{', '.join(objects)}]"
     if family is LFM:
-        said = [_python(name, given) for name, given in pairs if isinstance(given, dict)]
-        return f"<|tool_call_start|>[{', '.join(said)}]<|tool_call_end|>"
+        written = [_python(name, given) for name, given in pairs if isinstance(given, dict)]
+        return f"<|tool_call_start|>[{', '.join(written)}]<|tool_call_end|>"
     return "\n".join(f"<tool_call>\n{text}\n</tool_call>" for text in objects)
 
 

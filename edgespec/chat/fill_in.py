@@ -9,19 +9,10 @@ the model's own vocabulary names. What does not fit is cut farthest from the cur
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from edgespec.core.fill_tokens import FillTokens
+
 Tokens = Sequence[int]
 REPOSITORY, LAST_FILE, SNIPPET = "myproject\n", "filename\n", "\n\n--- snippet ---\n\n"
-
-
-@dataclass(frozen=True, slots=True)
-class FillTokens:
-    """The tokens between which a model fills in text. repository, separator: -1 if it has none."""
-
-    prefix: int
-    suffix: int
-    middle: int
-    repository: int = -1
-    separator: int = -1
 
 
 @dataclass(frozen=True, slots=True)

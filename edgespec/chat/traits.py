@@ -100,8 +100,8 @@ def _calls(template: str, tool: Mapping[str, Any]) -> tuple[bool, bool, bool, Ab
     result = [_result(RESULT)]
     for ends in ([nothing, result], [result], [nothing]):  # the best shape works for all of them
         for as_text, bare in shapes:
-            said = [_says_call(template, tool, as_text, bare, 1, end) for end in ends]
-            if all(said):
+            rendered = [_says_call(template, tool, as_text, bare, 1, end) for end in ends]
+            if all(rendered):
                 several = all(_says_call(template, tool, as_text, bare, 2, end) for end in ends)
                 return True, several, as_text, bare
     return False, False, False, "empty"
@@ -110,8 +110,8 @@ def _calls(template: str, tool: Mapping[str, Any]) -> tuple[bool, bool, bool, Ab
 def _says_call(
     template: str, tool: Mapping[str, Any], as_text: bool, bare: Absent, n: int, end: list[dict[str, Any]]
 ) -> bool:
-    said = _rendered(template, [_user(USER), _calling(as_text, bare, n), *end], tools=[tool])
-    behind = said.rpartition(USER)[2]
+    rendered = _rendered(template, [_user(USER), _calling(as_text, bare, n), *end], tools=[tool])
+    behind = rendered.rpartition(USER)[2]
     whole = behind.count(TOOL) >= n and behind.count(KEY) >= n and behind.count(VALUE) >= n
     quoted = '\\"' + KEY in behind or "{'" in behind  # JSON in JSON, and Python's way of writing an object
     return whole and not quoted and "None" not in behind

@@ -37,11 +37,11 @@ def _named(system: str, user: str, assistant: str, begins: str) -> str:
 
 def _system_with_user(user: str, assistant: str, begins: str, system: str = "CONTENT\n\n") -> str:
     """Returns a template whose system message goes into the user's next one."""
-    (ask, asked), (say, said), (tell, told) = (text.split("CONTENT") for text in (user, assistant, system))
+    (ask, asked), (say, said), (tell, tail_) = (text.split("CONTENT") for text in (user, assistant, system))
     return (
         "{% set told = namespace(text='') %}{% for message in messages %}"
         f"{{% if message['role'] == 'system' %}}"
-        f"{{% set told.text = {tell!r} + message['content'] + {told!r} %}}"
+        f"{{% set told.text = {tell!r} + message['content'] + {tail_!r} %}}"
         f"{{% elif message['role'] == 'assistant' %}}{{{{ {say!r} + message['content'] + {said!r} }}}}"
         f"{{% else %}}{{{{ {ask!r} + told.text + message['content'] + {asked!r} }}}}"
         "{% set told.text = '' %}{% endif %}{% endfor %}"

@@ -1,1 +1,1 @@
-"""An endpoint seen from Python: values, streams, attaching to a running engine."""
+"""An endpoint seen from Python: values, connections, streams."""

@@ -22,7 +22,7 @@ class AnswerOptions:
     model: str | None = None  # another installed pair, by its name
     progress: bool = False  # say how far the prompt has been read
     lane: str | None = None  # answers in several lanes are made in turn, a few rounds each: for comparisons
-    beside: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request, sent as they are
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further fields of the request, sent as they are
 
     def body(self, messages: Sequence[Mapping[str, Any]], *, ours: bool) -> dict[str, Any]:
         """Returns the request as JSON has it. ours: the server knows speculation."""
@@ -32,14 +32,14 @@ class AnswerOptions:
             "seed": self.seed,
             "stop": list(self.stop) or None,
         }
-        told = {name: value for name, value in wanted.items() if value is not None}
+        given = {name: value for name, value in wanted.items() if value is not None}
         body = {
             "messages": list(messages),
             "stream": True,
             "stream_options": {"include_usage": True},
             **self.sampling,
-            **told,
-            **self.beside,
+            **given,
+            **self.extra,
         }
         if ours:
             how = {"drafter": self.drafter, "draft_length": self.draft_length, "lane": self.lane}
@@ -157,7 +157,7 @@ class Info:
     break_even: BreakEven | None = None  # how good guesses have to be
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def notices(self) -> tuple[str, ...]:
         """Returns what people should know of it, in sentences."""
         chatml = (
             f"{self.model} has no chat template: it is talked to in ChatML, which it may not know; "

@@ -31,31 +31,31 @@ class Chunk:
 
     def round(self) -> Round:
         """Returns the round, as far as the server reports it."""
-        told = self.ours
-        notice = told.get("notice")
+        ours = self.ours
+        notice = ours.get("notice")
         return Round(
-            tokens=tuple(token for token in listed(told, "tokens") if isinstance(token, int)),
+            tokens=tuple(token for token in listed(ours, "tokens") if isinstance(token, int)),
             text=self.text,
-            drafted=whole(told, "drafted") or 0,
-            accepted=whole(told, "accepted") or 0,
-            sources=texts(told, "sources"),
-            gain=number(told, "gain") or 1.0,
+            drafted=whole(ours, "drafted") or 0,
+            accepted=whole(ours, "accepted") or 0,
+            sources=texts(ours, "sources"),
+            gain=number(ours, "gain") or 1.0,
             notice=notice if isinstance(notice, str) else "",
-            seconds=number(told, "seconds") or 0.0,
+            seconds=number(ours, "seconds") or 0.0,
         )
 
 
 def object_of(data: bytes, where: str) -> dict[str, Any]:
     """Returns the JSON object of an event. Raises EndpointError, or the error that it stands for."""
     try:
-        told = json.loads(data)
+        found = json.loads(data)
     except (ValueError, RecursionError):
         raise EndpointError(f"{where} sent something other than JSON: {data[:60]!r}") from None
-    if not isinstance(told, dict):
-        raise EndpointError(f"{where} sent {kind_of(told)} where an event of a stream is an object")
-    if told.get("error"):
+    if not isinstance(found, dict):
+        raise EndpointError(f"{where} sent {kind_of(found)} where an event of a stream is an object")
+    if found.get("error"):
         raise complaint(data, 0)
-    return told
+    return found
 
 
 def chunk_of(data: bytes, where: str) -> Chunk:
@@ -63,33 +63,33 @@ def chunk_of(data: bytes, where: str) -> Chunk:
 
     Figures that are none are left out; text that cannot be read is an EndpointError that names the field.
     """
-    told = object_of(data, where)
-    if "choices" not in told and ("detail" in told or "message" in told):
+    found = object_of(data, where)
+    if "choices" not in found and ("detail" in found or "message" in found):
         raise complaint(data, 0)
-    choice = _choice(told, where)
+    choice = _choice(found, where)
     delta = _delta(choice, where)
     text, thought = _content(delta.get("content"), where)
     thoughts = [thought, *(_text(delta, name, where) for name in ("reasoning_content", "reasoning"))]
     calls = delta.get("tool_calls") or ()
     if not isinstance(calls, list | tuple) or not all(isinstance(call, dict) for call in calls):
         raise _odd(where, "tool_calls", calls, "a list of objects")
-    model = told.get("model")
+    model = found.get("model")
     return Chunk(
         text=as_text(text),
         reasoning=as_text(next(filter(None, thoughts), "")),
         calls=tuple(calls),
         finish=as_text(_text(choice, "finish_reason", where)),
         model=as_text(model) if isinstance(model, str) else "",
-        usage=mapped(told, "usage"),
-        timings=mapped(told, "timings"),
-        ours=mapped(told, "edgespec"),
-        reading=_reading(told.get("prompt_progress")),
+        usage=mapped(found, "usage"),
+        timings=mapped(found, "timings"),
+        ours=mapped(found, "edgespec"),
+        reading=_reading(found.get("prompt_progress")),
     )
 
 
-def _choice(told: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+def _choice(found: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     """Returns the first choice; an empty one if there is none."""
-    choices = told.get("choices")
+    choices = found.get("choices")
     if choices is None:
         return {}
     if not isinstance(choices, list):
@@ -135,8 +135,8 @@ def _content(content: object, where: str) -> tuple[str, str]:
     return found["text"], found["thinking"]
 
 
-def _text(told: Mapping[str, Any], name: str, where: str) -> str:
-    value = told.get(name)
+def _text(found: Mapping[str, Any], name: str, where: str) -> str:
+    value = found.get(name)
     if value is not None and not isinstance(value, str):
         raise _odd(where, name, value, "a text")
     return value or ""
@@ -148,45 +148,45 @@ def _odd(where: str, name: str, value: object, wanted: str) -> EndpointError:
     )
 
 
-def _reading(told: object) -> Reading | None:
+def _reading(progress: object) -> Reading | None:
     """Returns llama-server's `prompt_progress`; None if it is none."""
-    if not isinstance(told, dict):
+    if not isinstance(progress, dict):
         return None
-    found = [whole(told, name) for name in ("total", "processed", "cache")]
-    ms = number(told, "time_ms")
-    if ms is None or any(n is None for n in found):
+    figures = [whole(progress, name) for name in ("total", "processed", "cache")]
+    ms = number(progress, "time_ms")
+    if ms is None or any(n is None for n in figures):
         return None
-    total, done, cached = (n or 0 for n in found)
+    total, done, cached = (n or 0 for n in figures)
     return Reading(total, done, cached, ms / 1000)
 
 
-def mapped(told: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def mapped(found: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Returns a value that is an object, else an empty one."""
-    value = told.get(name)
+    value = found.get(name)
     return value if isinstance(value, dict) else {}
 
 
-def listed(told: Mapping[str, Any], name: str) -> Sequence[Any]:
+def listed(found: Mapping[str, Any], name: str) -> Sequence[Any]:
     """Returns a value that is a list, else an empty one."""
-    value = told.get(name)
+    value = found.get(name)
     return value if isinstance(value, list) else ()
 
 
-def texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
+def texts(found: Mapping[str, Any], name: str) -> tuple[str, ...]:
     """Returns the texts of a value that is a list of them."""
-    return tuple(as_text(one) for one in listed(told, name) if isinstance(one, str))
+    return tuple(as_text(one) for one in listed(found, name) if isinstance(one, str))
 
 
-def whole(told: Mapping[str, Any], name: str) -> int | None:
+def whole(found: Mapping[str, Any], name: str) -> int | None:
     """Returns a value that is a count, else None."""
-    value = told.get(name)
+    value = found.get(name)
     counts = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < LARGEST_COUNT
     return value if counts else None
 
 
-def number(told: Mapping[str, Any], name: str) -> float | None:
+def number(found: Mapping[str, Any], name: str) -> float | None:
     """Returns a value that is a finite number of at least 0, else None."""
-    value = told.get(name)
+    value = found.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(value) if 0 <= value < LARGEST_COUNT and math.isfinite(value) else None

@@ -1,9 +1,9 @@
 """The endpoint seen from Python: a conversation in, rounds out, over HTTP. Standard library only.
 
     for server in Client.found():
-        for told in server.chat([{"role": "user", "content": "What is EdgeSpec?"}]):
-            if isinstance(told, StreamedRound):
-                print(told.round.text, end="")
+        for part in server.chat([{"role": "user", "content": "What is EdgeSpec?"}]):
+            if isinstance(part, StreamedRound):
+                print(part.round.text, end="")
 
 Another OpenAI-style server works too (`Client.at(url, key)`): it reports no rounds, so each piece of text is
 one. An answer may be cancelled from another thread: its connection is shut, which ends it in the engine too.
@@ -101,14 +101,14 @@ class Client:
 
     def models(self) -> tuple[Info, ...]:
         """Returns what it can answer with, the loaded one first. Raises EndpointError."""
-        told = self._answer("GET", "/models")
-        if isinstance(told, list):
+        found = self._answer("GET", "/models")
+        if isinstance(found, list):
             raise EndpointError(f"{self.where}/models has a bare list: {NOT_OPENAI}")
-        if not isinstance(told, dict):
-            raise EndpointError(f"{self.where}/models has {kind_of(told)}: {NOT_OPENAI}")
-        if told.get("error") or ("data" not in told and ("detail" in told or "message" in told)):
-            raise complaint(json.dumps(told).encode(), 0)
-        listed = told.get("data")
+        if not isinstance(found, dict):
+            raise EndpointError(f"{self.where}/models has {kind_of(found)}: {NOT_OPENAI}")
+        if found.get("error") or ("data" not in found and ("detail" in found or "message" in found)):
+            raise complaint(json.dumps(found).encode(), 0)
+        listed = found.get("data")
         if not isinstance(listed, list):
             raise EndpointError(f"{self.where} lists no models: {NOT_OPENAI}")
         described = [one for one in listed if isinstance(one, dict) and isinstance(one.get("id"), str)]
@@ -150,19 +150,19 @@ class Client:
     def _named(self) -> dict[str, str]:
         return {"model": self.model} if self.model else {}
 
-    def _info(self, told: Mapping[str, Any]) -> Info:
-        about = told.get("meta")
+    def _info(self, entry: Mapping[str, Any]) -> Info:
+        about = entry.get("meta")
         meta: Mapping[str, Any] = about if isinstance(about, dict) else {}
 
         def whole(name: str, *others: str) -> int | None:
-            found = (meta.get(name), *map(told.get, others))
+            found = (meta.get(name), *map(entry.get, others))
             return next((v for v in found if isinstance(v, int) and 0 < v < 2**53), None)
 
         draft = meta.get("draft")
-        status = told.get("status")
+        status = entry.get("status")
         state = status.get("value") if isinstance(status, dict) else None
         return Info(
-            model=as_text(str(told["id"])),
+            model=as_text(str(entry["id"])),
             draft=draft if isinstance(draft, str) else None,
             n_ctx=whole("n_ctx", "max_model_len", "context_length"),
             n_ctx_train=whole("n_ctx_train"),
@@ -201,8 +201,8 @@ class Client:
     def engine(self) -> EngineState | None:
         """Returns the state of the engine, and how far it is loaded; None if the server does not tell."""
         try:
-            told = self._json("GET", "/edgespec/models", root=True).get("engine")
-            return _state(told) if isinstance(told, dict) else None
+            state = self._json("GET", "/edgespec/models", root=True).get("engine")
+            return _state(state) if isinstance(state, dict) else None
         except EndpointError:
             return None
 
@@ -241,9 +241,9 @@ class Client:
     def _json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, root: bool = False
     ) -> dict[str, Any]:
-        told = self._answer(method, path, body, root=root)
-        if isinstance(told, dict):
-            return told
+        answer = self._answer(method, path, body, root=root)
+        if isinstance(answer, dict):
+            return answer
         raise EndpointError(f"{self.where} did not answer with an object: {NOT_OPENAI}")
 
     def _answer(
@@ -257,8 +257,8 @@ class Client:
         raise EndpointError(f"{self.where} answered with {what}: {NOT_OPENAI}")
 
 
-def _state(told: Mapping[str, Any]) -> EngineState:
-    known = {name: told[name] for name in _STATE_FIELDS if name in told}
+def _state(engine: Mapping[str, Any]) -> EngineState:
+    known = {name: engine[name] for name in _STATE_FIELDS if name in engine}
     try:
         state = EngineState(**{**known, "progress": number(known, "progress") or 0.0})
         if not (isinstance(state.state, str) and isinstance(state.model, str)):
@@ -280,9 +280,9 @@ def proves(state: ServerState) -> bool:
     return state.proves(nonce, proof)
 
 
-def _break_even(told: object) -> BreakEven | None:
+def _break_even(found: object) -> BreakEven | None:
     """Returns what a server says of it; None if it says nothing that is understood."""
-    if not isinstance(told, dict):
+    if not isinstance(found, dict):
         return None
-    shares = [number(told, each.name) for each in fields(BreakEven)]
+    shares = [number(found, each.name) for each in fields(BreakEven)]
     return None if None in shares else BreakEven(*(share or 0.0 for share in shares))

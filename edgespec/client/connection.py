@@ -108,16 +108,16 @@ class Server:
 def complaint(body: bytes, status: int, retry_after: str | None = None) -> EdgeSpecError:
     """Returns the error that an error answer stands for. status: 0 in a stream."""
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
-        told = None
-    if isinstance(told, list) and told:  # as Google's has it
-        told = told[0]
-    error = told.get("error") if isinstance(told, dict) else None
+        answer = None
+    if isinstance(answer, list) and answer:  # as Google's has it
+        answer = answer[0]
+    error = answer.get("error") if isinstance(answer, dict) else None
     if not isinstance(error, dict):
         error = {}
-    said = _reason(told) or ("" if told is not None else _words(body))
-    message = said or f"the server answered {status or 'with an error'} without a reason"
+    reason = _reason(answer) or ("" if answer is not None else _words(body))
+    message = reason or f"the server answered {status or 'with an error'} without a reason"
     code = error.get("code") if isinstance(error.get("code"), str) else None
     counts = [error.get("n_prompt_tokens"), error.get("n_ctx")]
     if code == "context_length_exceeded" and all(isinstance(count, int) for count in counts):
@@ -133,17 +133,17 @@ def complaint(body: bytes, status: int, retry_after: str | None = None) -> EdgeS
     return EndpointError(message, status=status, code=code, retry_s=retry_s if waits else None)
 
 
-def _reason(told: object, depth: int = 4) -> str:
+def _reason(part: object, depth: int = 4) -> str:
     """Returns why a server refuses, wherever its error has that: OpenAI's, FastAPI's, a gateway's."""
-    if isinstance(told, str):
-        return as_text(told.strip())[:LONGEST_REASON]
+    if isinstance(part, str):
+        return as_text(part.strip())[:LONGEST_REASON]
     inner: list[object] = []
-    if isinstance(told, list):
-        inner = told[:MOST_REASONS]
-    elif isinstance(told, dict):
-        inner = [told.get(name) for name in ("error", "message", "detail", "msg", "error_description")]
+    if isinstance(part, list):
+        inner = part[:MOST_REASONS]
+    elif isinstance(part, dict):
+        inner = [part.get(name) for name in ("error", "message", "detail", "msg", "error_description")]
     found = [reason for one in inner if depth and (reason := _reason(one, depth - 1))]
-    return "; ".join(found if isinstance(told, list) else found[:1])
+    return "; ".join(found if isinstance(part, list) else found[:1])
 
 
 def _words(body: bytes) -> str:

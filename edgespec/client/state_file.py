@@ -91,7 +91,7 @@ def states() -> list[ServerState]:
 def _read(path: Path) -> ServerState | None:
     """Returns a file's content; None if it makes no sense."""
     try:
-        told = json.loads(path.read_text())
-        return ServerState(**{name: told[name] for name in _FIELDS if name in told})
+        state = json.loads(path.read_text())
+        return ServerState(**{name: state[name] for name in _FIELDS if name in state})
     except (OSError, ValueError, TypeError, AttributeError):
         return None

@@ -73,7 +73,7 @@ class AnswerStream(AbstractContextManager["AnswerStream"]):
                 with self._lock:
                     self._socket = connection.sock
                 if not self._cancelled:
-                    yield from self._told(connection, began)
+                    yield from self._rounds(connection, began)
         except ValueError:  # a socket that was shut inside TLS
             if not self._cancelled:
                 raise EndpointLostError(f"{self._server.where} broke off its answer: ask again") from None
@@ -87,7 +87,7 @@ class AnswerStream(AbstractContextManager["AnswerStream"]):
             self._figures.finish = "cancelled"
         yield self._figures.ended()
 
-    def _told(self, connection: http.client.HTTPConnection, began: float) -> Iterator[StreamedRound]:
+    def _rounds(self, connection: http.client.HTTPConnection, began: float) -> Iterator[StreamedRound]:
         where = self._server.where
         with self._server.ask(connection, "POST", self._path, self._body) as answer:
             for data in sent_events(answer, where):
@@ -95,11 +95,11 @@ class AnswerStream(AbstractContextManager["AnswerStream"]):
                     return
                 chunk = chunk_of(data, where)
                 self._figures.note(chunk)
-                told = self._round(chunk)
-                if told:
-                    if not told.reading:
-                        self._figures.seen(told, began)
-                    yield told
+                streamed = self._round(chunk)
+                if streamed:
+                    if not streamed.reading:
+                        self._figures.seen(streamed, began)
+                    yield streamed
         if not self._figures.finish and not self._cancelled:
             raise EndpointLostError(f"{where} went away in the middle of its answer: ask again")
 
@@ -153,13 +153,13 @@ def sent_events(answer: http.client.HTTPResponse, where: str) -> Iterator[bytes]
 def not_a_stream(body: bytes, where: str) -> EdgeSpecError:
     """Returns the error that an answer stands for which should have been a stream."""
     try:
-        told = json.loads(body)
+        answer = json.loads(body)
     except (ValueError, RecursionError):
         found = "a web page" if body.lstrip()[:1] == b"<" else f"{body[:60]!r}"
         return EndpointError(
             f"{where} answered with {found} instead of a stream: check the address, it usually ends with /v1"
         )
-    if isinstance(told, dict) and not told.get("error") and told.get("choices"):
+    if isinstance(answer, dict) and not answer.get("error") and answer.get("choices"):
         return EndpointError(f"{where} answered in one piece: it does not stream, which a chat needs")
     return complaint(body, 0)
 
@@ -186,14 +186,14 @@ class _Figures:
         self._timings = chunk.timings or self._timings
         self.finish = chunk.finish or self.finish
 
-    def seen(self, told: StreamedRound, began: float) -> None:
+    def seen(self, streamed: StreamedRound, began: float) -> None:
         """Counts a round at the moment it was received."""
         if self._ttft is None:
-            self._ttft, self._first = told.at - began, told.at
-            self._of_first = len(told.round.tokens)
-        self._last = told.at
-        self._rounds = self._rounds or told.number > 0
-        self._counts.count(told.round)
+            self._ttft, self._first = streamed.at - began, streamed.at
+            self._of_first = len(streamed.round.tokens)
+        self._last = streamed.at
+        self._rounds = self._rounds or streamed.number > 0
+        self._counts.count(streamed.round)
 
     def ended(self) -> Ended:
         """Returns the end, with the server's own figures if it gave them, else those seen here."""
@@ -223,9 +223,9 @@ class _Figures:
 
     def _tpot(self, n: int | None) -> float | None:
         """Returns seconds per token after the first: by the server's clock, else by ours."""
-        told = number(self._timings, "predicted_ms")
-        seconds = told / 1000 if told else self._last - self._first
-        after = (n or 0) - (1 if told else max(1, self._of_first))
+        given = number(self._timings, "predicted_ms")
+        seconds = given / 1000 if given else self._last - self._first
+        after = (n or 0) - (1 if given else max(1, self._of_first))
         return seconds / after if after > 0 and seconds > 0 else None
 
 

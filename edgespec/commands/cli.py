@@ -79,11 +79,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = COMMANDS.get(argv[0])
     if command is None or not command.child:
         isolate.fill_closed_streams()
-        return isolate.told(lambda: run_command(argv))
+        return isolate.reporting(lambda: run_command(argv))
     if not isolate.isolated():
-        return isolate.told(lambda: isolate.run_isolated(argv))
+        return isolate.reporting(lambda: isolate.run_isolated(argv))
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until text is made, Ctrl+C ends it even inside llama.cpp
-    return isolate.serve_in_child(lambda: isolate.told(lambda: run_command(argv)))
+    return isolate.serve_in_child(lambda: isolate.reporting(lambda: run_command(argv)))
 
 
 def run_command(argv: Sequence[str]) -> int:

@@ -46,7 +46,7 @@ def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument("file", metavar="FILE", help="GGUF file of the model")
     command.add_argument("--to", required=True, choices=NUMBERS, metavar="FORMAT", help=", ".join(NUMBERS))
-    add_flags(command, {"-o --output FILE": "output file (default: beside the model)", **THREADS})
+    add_flags(command, {"-o --output FILE": "output file (default: next to the model)", **THREADS})
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,7 +120,9 @@ def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
                 raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {failed}")
             read_file(aside)  # its tensors are all there
             if output.exists():
-                raise SettingError(f"{output} was created by another program meanwhile: it is left as it is")
+                raise SettingError(
+                    f"{output} was created by another program while this ran: it is left as it is"
+                )
     except HeaderError as error:
         raise EdgeSpecError(f"{source} cannot be converted to {wanted}: {error}") from None
     except OSError as error:

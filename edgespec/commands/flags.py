@@ -56,7 +56,7 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
     add_flags(group.add_mutually_exclusive_group(), DRAFT)
     if media:
         projector = "the projector with which the target reads pictures and sounds; none: text only (auto: a "
-        add_flags(group, {"--mmproj FILE auto": f"{projector}file mmproj*.gguf beside the target)"})
+        add_flags(group, {"--mmproj FILE auto": f"{projector}file mmproj*.gguf next to the target)"})
     add_flags(group, LOADING)
     add_placement(command)
     add_machines(group)
@@ -109,7 +109,7 @@ def add_machines(group: argparse._ArgumentGroup) -> None:
 
 
 def add_conversation(command: argparse._ActionsContainer) -> None:
-    """Adds what `run` and `chat` take beside the prompt."""
+    """Adds what `run` and `chat` take besides the prompt."""
     add_flags(command, {"--system TEXT": "system prompt", "-q --quiet": "print no statistics"})
 
 

@@ -16,13 +16,13 @@ from edgespec.commands.request import grammar_for, request_for
 from edgespec.core.attachment import Attachment
 from edgespec.core.stats import Statistics, Tally
 from edgespec.core.values import Round
-from edgespec.engine.media_marks import mark, mixed
 from edgespec.errors import SettingError
 from edgespec.grammar.matchers import check
 from edgespec.memory.recommended import recommended_here
 from edgespec.pairs.files import chat_template, pair_name
 from edgespec.pairs.projector import NONE
-from edgespec.pairs.store import note_speed, open_store, store_told
+from edgespec.pairs.store import note_speed, open_store, store_errors
+from edgespec.protocol.media_marks import mark, mixed
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.odd_text import as_text, oddities
@@ -130,7 +130,7 @@ def hint(name: str | None, *, has_draft: bool) -> str:
         why = "a guess cost more than it was likely to save here"
     else:
         why = "this model has no draft, and its text repeated nothing"
-    with store_told():
+    with store_errors():
         installed = {pair.name for pair in open_store().pairs()}
     best = recommended_here(installed)
     if best is None or best.name == name:

@@ -1,4 +1,4 @@
-"""What a prompt contains beside its text: pictures and sounds as they came, and where."""
+"""What a prompt contains besides its text: pictures and sounds as they came, and where."""
 
 from dataclasses import dataclass
 from typing import Literal

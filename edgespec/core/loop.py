@@ -80,14 +80,14 @@ def generate(
         looked_at = tuple(map(p, range(max([verdict.accepted, *seen]) + 1)))
         fresh = (*draft.tokens[: verdict.accepted], verdict.token)
         after = _settled(settling, tokens, n, fresh, end)
-        said = (*lead, *fresh, *after)
-        released, kept, finish = _release(said, text, limits.end_tokens, end - n + len(lead))
+        gained = (*lead, *fresh, *after)
+        released, kept, finish = _release(gained, text, limits.end_tokens, end - n + len(lead))
         stayed = max(0, kept - len(lead))
         n += stayed
         if finish is None and sampler.masks and sampler.masks.ended(tokens[:n]):
             released, finish = released + text.flush(), "stop"
         yield Round(
-            said[:kept], released, len(draft.tokens), verdict.accepted,
+            gained[:kept], released, len(draft.tokens), verdict.accepted,
             _sources(lead, draft, verdict, after)[:kept], finish, stopped_by=text.stopped_by,
             scores=_scores(scoring, rows[:, : sampler.n_vocab], p, fresh[:kept]) if scoring else (),
         )  # fmt: skip

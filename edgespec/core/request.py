@@ -17,7 +17,7 @@ RuleName = Literal["block", "token"]
 class Scoring:
     """Which log probabilities are wanted."""
 
-    top: int = 0  # how many of the likeliest tokens to report beside the emitted one
+    top: int = 0  # how many of the likeliest tokens to report with the emitted one
     sampled: bool = False  # of the distribution after sampling, instead of the raw logits
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Request:
     adapters: tuple[float, ...] | None = None  # the scale of each LoRA adapter; None: as the pair was loaded
     slot: int | None = None  # the one that it would like to have
     owner: str = ""  # whose earlier texts may be guessed from: acceptance shows what they hold
-    lane: str = ""  # requests of several lanes run in turn, a few rounds each; "" runs beside all others
+    lane: str = ""  # requests of several lanes run in turn, a few rounds each; "" runs with all others
 
     def __post_init__(self) -> None:
         """Raises SettingError for nonsense, before anything is loaded."""

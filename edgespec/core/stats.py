@@ -8,8 +8,7 @@
 - ttft_s = from the request to the first token; tpot_s = (last - first token time) / (n_tokens - 1);
 - tok_per_s = 1 / tpot_s; n_tokens counts without the end token;
 - seconds = where the time between the first and the last token went: in the draft (llama.cpp), in the
-  target verifying (llama.cpp), and everything else (Python). A draft that reads ahead works beside the
-  target, so that the first two may come to more than the time that passed; nothing else is left then.
+  target verifying (llama.cpp), and everything else (Python).
 """
 
 import time
@@ -45,7 +44,8 @@ class Statistics:
         speed = f"{self.tok_per_s:.1f} tok/s" if self.tok_per_s else "too few tokens for a speed"
         first = f", first token after {self.ttft_s * 1000:.0f} ms" if self.ttft_s is not None else ""
         spent = ", ".join(f"{name} {value * 1000:.0f} ms" for name, value in self.seconds.items())
-        out = [f"{self.n_tokens} tokens, {speed}{first} ({self.prompt_tokens} tokens of prompt)"]
+        tokens = f"{self.n_tokens} token{'s'[: self.n_tokens != 1]}"
+        out = [f"{tokens}, {speed}{first} ({self.prompt_tokens} tokens of prompt)"]
         if self.acceptance_rate is None or self.mean_accepted_length is None:
             out.append(f"plain decoding: nothing was drafted; {spent}")
         else:

@@ -1,4 +1,4 @@
-"""One generation, ready to run beside others: its loop, and what the engine has to know of it."""
+"""One generation, ready to run with others: its loop, and what the engine has to know of it."""
 
 from dataclasses import dataclass
 

@@ -117,7 +117,7 @@ class Candidate:
 class TokenScore:
     """How likely an emitted token was, and the likeliest alternatives, the likeliest first."""
 
-    said: Candidate
+    chosen: Candidate
     top: tuple[Candidate, ...] = ()
 
 

@@ -42,9 +42,9 @@ class DraftPlacement:
         self.open = bool(cards) and draft is not None and free
         if self.open:
             files = [file for file in (target, draft) if file and file.exists()]
-            said = [[str(file.resolve()), file.stat().st_mtime_ns] for file in files]
+            identities = [[str(file.resolve()), file.stat().st_mtime_ns] for file in files]
             names = [card.description or card.name for card in cards]
-            key = json.dumps([said, names, built_for(), settings.threads])
+            key = json.dumps([identities, names, built_for(), settings.threads])
             digest = hashlib.sha256(key.encode()).hexdigest()[:20]
             self._file = cache_folder() / "places" / f"{digest}.json"
 
@@ -79,8 +79,8 @@ class DraftPlacement:
             moved = other > CLEARLY * worth
             with suppress(OSError):
                 chosen = layers if moved else -1 - layers
-                said = {"draft_gpu_layers": chosen, "worth": [worth, other]}
-                write_whole(self._file, json.dumps(said), sync=False)
+                choice = {"draft_gpu_layers": chosen, "worth": [worth, other]}
+                write_whole(self._file, json.dumps(choice), sync=False)
             if not moved:
                 _keep(loaded.target_context, here, costs)
                 return loaded, settings

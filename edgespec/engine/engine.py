@@ -331,21 +331,21 @@ class Engine:
             if not fresh and running.adapters == self._own_scales:
                 self._prefixes.expect(slot, running.borders)
             slot.lend(running)
-            if not running.told:
-                running.told = True
+            if not running.reported:
+                running.reported = True
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens after it
                 past, owner = self._past, running.owner
                 broken = past.explain(running.prompt, known, owner) if past and not fresh else None
                 events.append(Started(running.id, running.prompt.size, known, origin, broken))
 
     def _fits(self, running: Running) -> bool:
-        """Returns whether one more fits beside the running ones. Idle sequences do not count."""
+        """Returns whether one more fits with the running ones. Idle sequences do not count."""
         others = [slot.request for slot in self._running()]
         wanted = sum(one.ask.tokens.size + AHEAD for one in [running, *others])
         return not others or wanted <= self._pair.cells
 
     def _fitting(self, ready: list[Slot], rows: int) -> list[Slot]:
-        """Returns who takes part in the next evaluation, beside `rows`: as many as fit, at least one.
+        """Returns who takes part in the next evaluation, with `rows`: as many as fit, at least one.
 
         Where not all do, who has waited longest goes first.
         """

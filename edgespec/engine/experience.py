@@ -14,7 +14,7 @@ from typing import Any
 
 from edgespec.core.drafters import Guesser
 from edgespec.core.drafters.draft_temperature import FACTORS, DraftTemperature
-from edgespec.core.pace.cost_table import CostTable, Pulse
+from edgespec.core.pace.cost_table import CostTable, Slowness
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.pace.record import Gain, Record
@@ -69,10 +69,10 @@ def load(path: Path) -> Knowledge:
             return Knowledge()
         held = found["costs"]
         floor = held["floor"]
-        pulse = Pulse(_number(held["level"], above=1e-9), floor and _number(floor, above=1e-9))
+        slowness = Slowness(_number(held["level"], above=1e-9), floor and _number(floor, above=1e-9))
         costs = Costs(
-            _table(held["target"], pulse),
-            _table(held["draft"], pulse),
+            _table(held["target"], slowness),
+            _table(held["draft"], slowness),
             rereads=held.get("rereads") is True,
             at_once=held.get("at_once") is True,
         )
@@ -92,8 +92,8 @@ def save(path: Path, known: Knowledge) -> None:
             "costs": {
                 "target": _saved(known.costs.target),
                 "draft": _saved(known.costs.draft),
-                "level": known.costs.target.pulse.level,
-                "floor": known.costs.target.pulse.floor,
+                "level": known.costs.target.slowness.level,
+                "floor": known.costs.target.slowness.floor,
                 "rereads": known.costs.rereads,
                 "at_once": known.costs.at_once,
             },
@@ -108,7 +108,7 @@ def _saved(table: CostTable) -> dict[str, Any]:
     return {name: getattr(table, name) for name in ("points", "slope", "offsets", "weights", "reach")}
 
 
-def _table(held: Mapping[str, Any], pulse: Pulse) -> CostTable:
+def _table(held: Mapping[str, Any], slowness: Slowness) -> CostTable:
     points, offsets, weights, reach = (
         {int(n): float(value) for n, value in held[of].items()}
         for of in ("points", "offsets", "weights", "reach")
@@ -117,7 +117,7 @@ def _table(held: Mapping[str, Any], pulse: Pulse) -> CostTable:
     if offsets.keys() != weights.keys() or not all(abs(off) <= MOST_OFF for off in offsets.values()):
         raise ValueError("costs of another shape")
     weights = {n: _number(weight) for n, weight in weights.items()}
-    return CostTable(points, _number(held["slope"]), offsets, weights, pulse, reach)
+    return CostTable(points, _number(held["slope"]), offsets, weights, slowness, reach)
 
 
 def _number(value: object, *, above: float = 0.0) -> float:

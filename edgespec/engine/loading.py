@@ -33,7 +33,7 @@ class LoadedModels:
     """Models and contexts of a pair."""
 
     target: Model
-    draft: Model | MedusaModel | None  # the file beside the target's: of a draft model, or of a head
+    draft: Model | MedusaModel | None  # the file next to the target's: of a draft model, or of a head
     target_context: Context
     draft_context: DraftContext | None
 
@@ -129,7 +129,7 @@ def _target_context(target: Model, how: ContextSettings, scales: Scales) -> Cont
 def _weights(
     opened: ExitStack, files: PairFiles, settings: PairSettings, on_progress: OnProgress
 ) -> tuple[Model, Model | MedusaModel | None]:
-    """Loads the target, and the file beside it if there is one.
+    """Loads the target, and the file next to it if there is one.
 
     A head may work with the target's own matrices, and so has to know the machines that they lie on.
     """

@@ -36,7 +36,7 @@ TURNS = 3  # times that each size is timed, if there is time
 KNOWN = 2.0  # observations after which a size is not timed again
 LOOKS, LOOKED_AT = 3, 16  # times that a size is timed again when idle, and the largest
 PATIENCE = 240  # times that an idle moment may belong to others before nobody looks any more
-ALLOWED = 0.3  # cores that other programs may use beside it
+ALLOWED = 0.3  # cores that other programs may use during it
 SUPPOSED = 0.1  # of a target's token: one of a draft that could not be timed
 READING = 48  # tokens of a prompt on which the draft is timed
 BEFORE = 4  # tokens before those that are timed
@@ -117,7 +117,7 @@ class SecondLook:
     """Times sizes of which little is known again while nobody waits, one at a time.
 
     What one slow moment has made of a size should not be trusted for ever: one wrongly thought expensive
-    is never tried. It ends: each size has a few turns, and beside other programs there are none.
+    is never tried. It ends: each size has a few turns, and while other programs work there are none.
     """
 
     def __init__(self, target: Context, costs_: Costs, others: Callable[[], float]) -> None:
@@ -230,11 +230,11 @@ def costs_path(target: Context, draft: DraftContext | None, elsewhere: Sequence[
     elsewhere: what its costs depend on besides: which other machines have how much of the target.
     """
     identities = [_identity(context) for context in (target, draft) if context]
-    said = [part for identity in identities for part in identity]
-    said += [draft.kind] if isinstance(draft, AnyHead) else []
-    said += [platform.node(), platform.machine(), metadata.version("llama_cpp_python")]
-    said += map(str, (*elsewhere, *target.settings.rope.flags()))
-    key = hashlib.sha256(json.dumps(said).encode()).hexdigest()[:20]
+    parts = [part for identity in identities for part in identity]
+    parts += [draft.kind] if isinstance(draft, AnyHead) else []
+    parts += [platform.node(), platform.machine(), metadata.version("llama_cpp_python")]
+    parts += map(str, (*elsewhere, *target.settings.rope.flags()))
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:20]
     return cache_folder() / "pairs" / f"{target.model.path.stem[:40]}-{key}.json"
 
 

@@ -1,7 +1,7 @@
 """Pictures and sounds become what a target reads: decoded in one child, encoded in another, and kept.
 
 Both work on strangers' files, and llama.cpp's projectors end their process on what they did not expect. So
-neither runs in the engine: a fault there costs one sentence and no stream, and streams go on meanwhile. A
+neither runs in the engine: a fault there costs one sentence and no stream, and streams go on. A
 medium is known by the hash of its file, so one that comes again (in the next turn, in another's conversation)
 is not encoded again while its rows are kept; its cells may be held in caches for longer.
 """
@@ -83,15 +83,15 @@ class MediaReader:
         for on_gpu in dict.fromkeys((self._files["on_gpu"], False)):
             self._files["on_gpu"] = on_gpu
             try:
-                said = self._encoder.ask(self._files)
+                about = self._encoder.ask(self._files)
             except ChildDiedError as error:
-                said = {"error": f"the projector {self.projector.name} cannot be used: {error}"}
-            if "error" not in said:
-                return said
-        raise ModelUnsupportedError(said["error"])
+                about = {"error": f"the projector {self.projector.name} cannot be used: {error}"}
+            if "error" not in about:
+                return about
+        raise ModelUnsupportedError(about["error"])
 
     def pieces(self, attachment: Attachment) -> tuple[Piece, ...]:
-        """Returns what stands for a medium in a prompt: tokens, and media that `by_cell` knows meanwhile.
+        """Returns what stands for a medium in a prompt: tokens, and media that `by_cell` knows from then on.
 
         Raises SettingError for what cannot be read, and GivenUpError.
         """
@@ -135,13 +135,13 @@ class MediaReader:
             width, height, rgb = self._decoded(data).split(" ")
             data, size = base64.b64decode(rgb), {"width": int(width), "height": int(height)}
         try:
-            said = self._encoder.ask({**self._files, **size}, data)
+            answer = self._encoder.ask({**self._files, **size}, data)
         except ChildDiedError as error:
             raise SettingError(f"the {attachment.kind} could not be encoded: {error}") from None
-        if "error" in said:
-            why = "" if said["setting"] else f"the {attachment.kind} could not be encoded: "
-            raise SettingError(why + said["error"])
-        found: list[dict[str, Any]] = said["pieces"]
+        if "error" in answer:
+            why = "" if answer["setting"] else f"the {attachment.kind} could not be encoded: "
+            raise SettingError(why + answer["error"])
+        found: list[dict[str, Any]] = answer["pieces"]
         return found
 
     def _decoded(self, file: bytes) -> str:

@@ -5,7 +5,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
-from edgespec.engine.messages import FromWorker, packed
+from edgespec.protocol.messages import FromWorker, packed
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ from edgespec.engine.draft_placement import DraftPlacement
 from edgespec.engine.experience import load, save
 from edgespec.engine.loading import OnProgress, PairFiles, load_what_fits
 from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
-from edgespec.engine.media_marks import mixed
 from edgespec.engine.media_opening import open_media_reader
 from edgespec.engine.media_reader import Piece
 from edgespec.engine.stream_maker import StreamMaker
@@ -35,6 +34,7 @@ from edgespec.pairs.adapters import Scales, scales_for
 from edgespec.pairs.check import check_lora, check_pair, check_placement, find_head, headers_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.media_marks import mixed
 from edgespec.system.other_programs import Others
 
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
@@ -108,7 +108,7 @@ class Pair(StreamMaker):
 
     @property
     def draft_name(self) -> str | None:
-        """What guesses beside the text itself: the draft's name, or the head in the target's file."""
+        """What guesses besides the text itself: the draft's name, or the head in the target's file."""
         return self.draft.path.stem if self.draft else self.head.name if self.head else None
 
     @property
@@ -230,8 +230,8 @@ class Pair(StreamMaker):
         for i, text in enumerate(texts):
             for piece in self.media_pieces(attached[i - 1]) if i else ():
                 found.append(piece.cells if isinstance(piece, Medium) else piece)
-            said = text.encode("utf-8", "replace")
-            found.append(self.target.tokenize(said, special=True, add_bos=add_bos and not i))
+            encoded = text.encode("utf-8", "replace")
+            found.append(self.target.tokenize(encoded, special=True, add_bos=add_bos and not i))
         return np.concatenate(found)
 
     def chat_tokens(

@@ -5,13 +5,13 @@ import time
 
 from edgespec.core.pace.worth import break_even
 from edgespec.engine.engine import Engine
-from edgespec.engine.messages import Loaded, Loading, LoadRequest, Stage
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.engine.prompt_files import PromptFiles
 from edgespec.engine.state_keys import state_keys
 from edgespec.memory.free import free_memory
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import Loaded, Loading, LoadRequest, Stage
 from edgespec.sampling.settings import IN_FILE
 from edgespec.system.config import cache_folder
 
@@ -25,11 +25,11 @@ class ProgressReports:
     """Reports loading to the owner: each new stage, and every hundredth of the whole."""
 
     def __init__(self, outbox: Outbox) -> None:
-        self._outbox, self._said = outbox, ("", -1)
+        self._outbox, self._last = outbox, ("", -1)
 
     def __call__(self, stage: Stage, progress: float) -> None:
-        if (stage, round(100 * progress)) != self._said:
-            self._said = stage, round(100 * progress)
+        if (stage, round(100 * progress)) != self._last:
+            self._last = stage, round(100 * progress)
             self._outbox.send(Loading(stage, progress))
 
 

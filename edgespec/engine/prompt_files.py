@@ -133,12 +133,12 @@ class PromptFiles:
         """
         with self._lock:
             wanted = {name: list(self._chain(root, tokens)) for name, root in self.roots.items()}
-            beside: dict[ModelName, StateFile] = {}
+            their_checkpoints: dict[ModelName, StateFile] = {}
             for name, root in self.roots.items() if checkpoints else ():
                 if not wanted[name] and (pair := self._by_checkpoint(root, tokens)):
-                    wanted[name], beside[name] = [pair[0]], pair[1]
-        fetch, target = Fetch(wanted, beside), [file.saved for file in wanted["target"]]
-        checkpoint = beside["target"].saved if "target" in beside else None
+                    wanted[name], their_checkpoints[name] = [pair[0]], pair[1]
+        fetch, target = Fetch(wanted, their_checkpoints), [file.saved for file in wanted["target"]]
+        checkpoint = their_checkpoints["target"].saved if "target" in their_checkpoints else None
         if _spared(target, checkpoint, tokens) < least or not self._thread.is_alive():
             fetch.done.set()
         return fetch

@@ -1,4 +1,4 @@
-"""Which part of which prompt is read next: whole chunks alone, beside others what a short pause allows."""
+"""Which part of which prompt is read next: whole chunks alone, with others what a short pause allows."""
 
 from collections.abc import Sequence
 

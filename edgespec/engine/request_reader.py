@@ -25,7 +25,14 @@ from numpy.typing import NDArray
 
 from edgespec.core.attachment import Mixed  # fmt: skip
 from edgespec.engine.borders import borders
-from edgespec.engine.messages import (
+from edgespec.engine.outbox import Outbox
+from edgespec.engine.pair import Pair
+from edgespec.engine.past_texts import PastTexts
+from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
+from edgespec.llama.cuts import Cuts, cuts_of
+from edgespec.llama.medium import Medium
+from edgespec.llama.saved import Saved
+from edgespec.protocol.messages import (
     MOST_TOKENS,
     Cancel,
     LargeBodies,
@@ -42,13 +49,6 @@ from edgespec.engine.messages import (
     longest_text,
     receive,
 )
-from edgespec.engine.outbox import Outbox
-from edgespec.engine.pair import Pair
-from edgespec.engine.past_texts import PastTexts
-from edgespec.errors import EdgeSpecError, PromptTooLongError, QueueFullError, SettingError
-from edgespec.llama.cuts import Cuts, cuts_of
-from edgespec.llama.medium import Medium
-from edgespec.llama.saved import Saved
 from edgespec.system.limited_child import GIVEN_UP
 
 LAST_STEP_S = 3.0  # how long the engine may take to notice that its owner is gone
@@ -113,7 +113,7 @@ class RequestReader:
 
     @property
     def own_work(self) -> int:
-        """How much of our own work wants a core beside the engine."""
+        """How much of our own work wants a core while the engine evaluates."""
         return len(self._at_work) + self._bodies
 
     def prepare(self, message: Heavy) -> None:
@@ -257,7 +257,7 @@ class RequestReader:
         return Tokenized(message.id, array("i", sent.tobytes()), tokens.size)
 
     def _read(self, message: Submit | Tokenize) -> tuple[Tokens, tuple[Medium, ...]]:
-        """Returns a prompt's tokens, or some of them if it is given up meanwhile, and the media in it."""
+        """Returns a prompt's tokens, or some of them if it is given up, and the media in it."""
         assert self.pair
         prompt = message.prompt
         if isinstance(prompt, tuple):
@@ -274,7 +274,7 @@ class RequestReader:
         return np.concatenate(found), tuple(media)
 
     def _tokens(self, message: Submit | Tokenize, prompt: str, *, add_bos: bool) -> Tokens:
-        """Returns a text's tokens, or some of them if it is given up meanwhile."""
+        """Returns a text's tokens, or some of them if it is given up before the end."""
         assert self.pair
         text = prompt.encode("utf-8", "replace")
         self._check_length(message, len(text))

@@ -1,6 +1,7 @@
 """What clients of llama-server ask for a slot: its text saved to a file, restored from one, or forgotten.
 
-Files (`state_file.py`) are read and written beside the engine, which copies a state when the slot is free.
+Files (`state_file.py`) are read and written in the background; the engine copies a state when
+the slot is free.
 """
 
 import threading
@@ -9,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from edgespec.engine.engine import Engine
-from edgespec.engine.messages import Refused, SlotAction, SlotDone
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.request_reader import SlotRead
 from edgespec.engine.state_file import NotAStateError, read_head, read_state, write_state
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.llama.saved import Saved
+from edgespec.protocol.messages import Refused, SlotAction, SlotDone
 
 
 class SlotActions:
@@ -31,7 +32,9 @@ class SlotActions:
             sentence = f"there is no slot {action.slot}: the slots are 0 to {self._engine.n_slots - 1}"
             self._outbox.send(Refused(action.id, "setting", sentence))
         elif action.action == "restore":
-            self._beside(action, lambda: done(SlotRead(action, *read_slot(Path(action.path), self._key()))))
+            self._in_background(
+                action, lambda: done(SlotRead(action, *read_slot(Path(action.path), self._key())))
+            )
         else:
             self._waiting.append(action)
 
@@ -54,7 +57,7 @@ class SlotActions:
         began = time.monotonic()
         if action.action == "save":
             copied = self._engine.slot_state(action.slot)
-            self._beside(action, lambda: self._write(action, copied, began))
+            self._in_background(action, lambda: self._write(action, copied, began))
             return
         n = self._engine.fill_slot(action.slot, read.saved if read else None)
         self._outbox.send(SlotDone(action.id, n, read.n_bytes if read else 0, time.monotonic() - began))
@@ -63,7 +66,7 @@ class SlotActions:
         file = write_state(Path(action.path), self._key(), 0, saved)
         self._outbox.send(SlotDone(action.id, len(saved.tokens) // 4, file.size, time.monotonic() - began))
 
-    def _beside(self, action: SlotAction, work: Callable[[], None]) -> None:
+    def _in_background(self, action: SlotAction, work: Callable[[], None]) -> None:
         """Works in another thread; what fails refuses the action."""
 
         def careful() -> None:

@@ -101,10 +101,10 @@ class Running:
     ask: Ask
     number: int  # of the requests so far
     since: float  # when it came, by the engine's clock
-    reading: bool = True  # the target lacks more than one evaluation beside others may hold
+    reading: bool = True  # the target lacks more than one evaluation with others may hold
     first: bool = True  # no round has ended since it got its slot
     served: int = 0  # the step in which it took part in an evaluation last
-    told: bool = False  # its start has been reported
+    reported: bool = False  # its start has been reported
     read_from: int = 0  # the draft reads the settled tokens from here on
     catching_up: bool = False  # it has read a chunk of what it had not read, and not all
     adapters: Scales = ()  # of the target's adapters, for all of it

@@ -46,7 +46,7 @@ def key_of(parent: bytes, tokens: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StateFile:
-    """What a file says beside its state."""
+    """What a file has besides its state."""
 
     path: Path
     parent: bytes

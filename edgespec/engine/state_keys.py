@@ -19,15 +19,15 @@ def state_keys(contexts: Mapping[ModelName, DraftContext]) -> dict[ModelName, by
 
     A head's state depends on its target too, and that of a draft with another vocabulary on both texts.
     """
-    target = _said_of(contexts["target"])
-    said = {name: [name, *_said_of(context)] for name, context in contexts.items()}
+    target = _facts_of(contexts["target"])
+    facts = {name: [name, *_facts_of(context)] for name, context in contexts.items()}
     if not isinstance(contexts.get("draft", contexts["target"]), Context):
-        said["draft"] += target
+        facts["draft"] += target
     build = [platform.machine(), *_files(sorted(library_folder().glob("*")))]
-    return {name: hashlib.sha256(json.dumps([build, all_]).encode()).digest() for name, all_ in said.items()}
+    return {name: hashlib.sha256(json.dumps([build, all_]).encode()).digest() for name, all_ in facts.items()}
 
 
-def _said_of(context: DraftContext) -> list[object]:
+def _facts_of(context: DraftContext) -> list[object]:
     """Returns what a context's states depend on."""
     model, how = context.model, context.settings
     kind = context.kind if isinstance(context, AnyHead) else ""

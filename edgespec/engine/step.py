@@ -91,9 +91,9 @@ class Step:
                 least[slot.seq] = target.missing(slot.want()) - request.drawn
             elif request.wanted.grammar:  # what it settled is read with what follows
                 least[slot.seq] = target.missing(Want(ask.tokens, (), 1, slot.seq))
-        beside = sum(target.missing(want) for _, want in self._joining)
+        reading = sum(target.missing(want) for _, want in self._joining)
         fills = target.fills and not self._joining
-        batch = BatchPlan(self._costs, least, most, n_ctx // max(len(least), 1), beside, fills=fills)
+        batch = BatchPlan(self._costs, least, most, n_ctx // max(len(least), 1), reading, fills=fills)
         for slot in self._active.slots:
             if slot.request.first:  # it may have drawn before it was suspended
                 batch.take(slot.seq, slot.request.drawn)

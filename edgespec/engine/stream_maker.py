@@ -131,7 +131,7 @@ class StreamMaker:
         return [known.take_up(guesser) for guesser in texts]
 
     def _pool(self, owner: str) -> TextPool:
-        """Returns the earlier texts of somebody; those of whom nobody has heard for longest are forgotten."""
+        """Returns the earlier texts of somebody; those unused for longest are forgotten."""
         pool = self._pools.pop(owner, None) or TextPool()
         self._pools[owner] = pool
         while len(self._pools) > MOST_POOLS:

@@ -31,16 +31,6 @@ from edgespec.core.values import (
     TokenScore,
 )
 from edgespec.engine.engine import Engine
-from edgespec.engine.messages import (
-    Accepted,
-    Cancel,
-    LoadFailed,
-    LoadRequest,
-    Refused,
-    SlotAction,
-    StepReport,
-    receive,
-)  # fmt: skip
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.engine.pair_opening import about, cache_ram, open_pair, prompt_files, write_down
@@ -54,6 +44,16 @@ from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
 from edgespec.llama.medium import Medium
 from edgespec.llama.thread_count import Threads
+from edgespec.protocol.messages import (
+    Accepted,
+    Cancel,
+    LoadFailed,
+    LoadRequest,
+    Refused,
+    SlotAction,
+    StepReport,
+    receive,
+)  # fmt: skip
 from edgespec.system import config
 
 # Rounds within so many seconds are sent together: each message wakes the owner and its client, which take a
@@ -160,18 +160,18 @@ class Worker:
         self._outbox.send(Accepted(message.id, len(item.tokens)))
 
     def _tell(self, began: float, events: Iterable[EngineEvent]) -> None:
-        said: list[Started | PromptProgress | Emitted | Refused] = []
+        messages: list[Started | PromptProgress | Emitted | Refused] = []
         for event in events:
             if isinstance(event, Failed):
                 self._forget(event.id)
-                said.append(refused(event.id, event.error))
+                messages.append(refused(event.id, event.error))
             else:
-                said.append(self._emitted(event) if isinstance(event, Emitted) else event)
-        if said:
+                messages.append(self._emitted(event) if isinstance(event, Emitted) else event)
+        if messages:
             busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
             counts = self._decodes, self._in_slots
             self._decodes = self._in_slots = 0
-            step = StepReport(began, time.monotonic(), tuple(said), busy, plain_s, *counts)
+            step = StepReport(began, time.monotonic(), tuple(messages), busy, plain_s, *counts)
             (self._outbox.hold if self._may_wait(step) else self._outbox.send)(step)
         else:
             self._outbox.release()
@@ -220,7 +220,7 @@ class Worker:
         def spell(candidate: Candidate) -> Candidate:
             return replace(candidate, spelt=self._pair.target.piece(candidate.token))
 
-        scores = (TokenScore(spell(one.said), tuple(map(spell, one.top))) for one in round_.scores)
+        scores = (TokenScore(spell(one.chosen), tuple(map(spell, one.top))) for one in round_.scores)
         return round_._replace(scores=tuple(scores))
 
 
@@ -276,7 +276,7 @@ def main() -> int:
         worker.run()
         if files:
             write_down(engine, files)
-        if reader.busy:  # nobody waits for that, and the pair must not be freed meanwhile
+        if reader.busy:  # nobody waits for that, and the pair must not be freed before
             trials.close()
             os._exit(0)
     return 0

@@ -249,7 +249,7 @@ def _regular_first(rules: Mapping[str, Node]) -> tuple[list[str], list[str]]:
             named_by[other].append(name)
     missing = {name: len(found) for name, found in names.items()}
     regular = [name for name, n in missing.items() if n == 0]
-    for name in regular:  # it grows meanwhile
+    for name in regular:  # it grows in the loop
         for other in named_by[name]:
             missing[other] -= 1
             if not missing[other]:

@@ -42,7 +42,7 @@ NOTHING: Shown = frozenset()
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 ALLOWANCE_S = 0.02  # what a mask may take again and again
-PATIENCE_S = 0.4  # what masks may take beyond that, together: others wait meanwhile
+PATIENCE_S = 0.4  # what masks may take beyond that, together: other streams wait for them
 WORDY = 300  # characters of a complaint that are passed on
 LISTING = re.compile(r"^\s*\d+ \| ")  # a line of the grammar as llguidance was given it
 

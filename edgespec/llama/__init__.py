@@ -1,1 +1,1 @@
-"""Models, contexts and devices: the only room that imports llama_cpp (with `memory/answer.py`)."""
+"""Models, contexts and devices: the only room that imports llama_cpp."""

@@ -678,7 +678,7 @@ class Context:
     def _failure(self, code: int, n: int) -> EngineError:
         held = sum(seq.held for seq in self._sequences)
         if code == NO_CELLS:
-            return NoRoomError(f"the KV cache has no room for {n} more tokens beside {held:,}: raise --ctx")
+            return NoRoomError(f"the KV cache has no room for {n} more tokens next to {held:,}: raise --ctx")
         if code == 2:
             return DecodeAbortedError("the evaluation was interrupted")
         kind = InvalidBatchError if code == WRONG_BATCH else FatalDecodeError

@@ -17,7 +17,7 @@ TENSOR = re.compile(r"\[ *(\d+)/ *(\d+)\]")
 def main() -> int:
     """Converts. Arguments: the file, where to, llama.cpp's number of the format, threads."""
     source, output, number, threads = sys.argv[1:]
-    said: list[str] = []
+    reasons: list[str] = []
 
     @llama_cpp.llama_log_callback  # type: ignore[untyped-decorator]
     def log(level: int, text: bytes, data: object) -> None:
@@ -25,14 +25,14 @@ def main() -> int:
         if found := TENSOR.match(line):
             print(f"{found[1]} of {found[2]}", flush=True)
         elif level == ERROR and line:
-            said.append(line.rpartition("failed to quantize: ")[2])
+            reasons.append(line.rpartition("failed to quantize: ")[2])
 
     llama_cpp.llama_log_set(log, ctypes.c_void_p(0))
     wanted = llama_cpp.llama_model_quantize_default_params()
     wanted.ftype, wanted.nthread, wanted.allow_requantize = int(number), int(threads), True
     code = llama_cpp.llama_model_quantize(os.fsencode(source), os.fsencode(output), ctypes.byref(wanted))
     if code:
-        print(said[-1] if said else "llama.cpp does not say why", flush=True)
+        print(reasons[-1] if reasons else "llama.cpp does not say why", flush=True)
     return int(code != 0)
 
 

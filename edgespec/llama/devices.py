@@ -63,24 +63,24 @@ class Placed(Protocol):
 
 def place_of(target: Placed, draft: Placed | None = None) -> str:
     """Returns which cards evaluate, in words; "" if the processor does all of it."""
-    place, beside = _place(target), _place(draft) if draft else ""
-    if draft is None or place == beside:
+    place, rest = _place(target), _place(draft) if draft else ""
+    if draft is None or place == rest:
         return place
-    if place and beside:
-        return f"{place}; draft: {beside}"
-    return f"{place}; draft on the processor" if place else f"draft: {beside}"
+    if place and rest:
+        return f"{place}; draft: {rest}"
+    return f"{place}; draft on the processor" if place else f"draft: {rest}"
 
 
 def _place(model: Placed) -> str:
     there = {card.name: card.description or card.name for card in cards()}
     names = [there.get(name, name) for name in model.layers if name != PROCESSOR]
-    beside = model.layers[PROCESSOR]
-    on = model.layers.total() - beside
-    return " and ".join(names) + (f", {on} of {on + beside} layers" if names and beside else "")
+    rest = model.layers[PROCESSOR]
+    on = model.layers.total() - rest
+    return " and ".join(names) + (f", {on} of {on + rest} layers" if names and rest else "")
 
 
 def cpu_features() -> list[str]:
     """Returns the processor features that this build uses: "AVX2", "NEON", "REPACK", ..."""
-    said: bytes = C.llama_print_system_info() or b""
-    parts = [part.split("=") for part in said.decode().replace(":", "|").split("|")]
+    info: bytes = C.llama_print_system_info() or b""
+    parts = [part.split("=") for part in info.decode().replace(":", "|").split("|")]
     return [part[0].strip() for part in parts if len(part) == 2 and part[1].strip() == "1"]

@@ -25,7 +25,7 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.chat.fill_in import FillTokens
+from edgespec.core.fill_tokens import FillTokens
 from edgespec.errors import (
     DeviceFullError,
     EngineError,
@@ -95,7 +95,7 @@ _TOKENISERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
 @contextmanager
 def listening() -> Iterator[list[str]]:
-    """Gives a list that collects llama.cpp's lines meanwhile."""
+    """Collects what llama.cpp logs inside the `with` in a list."""
     lines: list[str] = []
     _listeners.append(lines)
     try:
@@ -104,9 +104,9 @@ def listening() -> Iterator[list[str]]:
         _listeners[:] = [log for log in _listeners if log is not lines]
 
 
-def refuse_full_device(said: Iterable[str], name: str) -> None:
-    """Raises DeviceFullError if llama.cpp reported that memory was refused. said: its lines."""
-    if line := next((line.strip() for line in said if NO_MEMORY.search(line)), ""):
+def refuse_full_device(lines: Iterable[str], name: str) -> None:
+    """Raises DeviceFullError if llama.cpp reported that memory was refused. lines: its lines."""
+    if line := next((line.strip() for line in lines if NO_MEMORY.search(line)), ""):
         raise DeviceFullError(
             f"a device has too little memory for {name} ({line}): put fewer layers on the graphics card with "
             "--gpu-layers, or ask for a shorter --ctx"
@@ -176,8 +176,10 @@ class Model:
         if no_alloc:
             params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file llama.cpp aborts the process
         if on_progress:
-            told = C.llama_progress_callback(lambda share, _: on_progress(share) is None)  # True: continue
-            params.progress_callback = told
+            callback = C.llama_progress_callback(
+                lambda share, _: on_progress(share) is None
+            )  # True: continue
+            params.progress_callback = callback
         self.layers = Counter(self._load(params))  # by device
         try:
             self.metadata: Mapping[str, str] = self._read_metadata()
@@ -192,10 +194,10 @@ class Model:
     def _load(self, params: Any) -> list[str]:
         """Loads the file; returns the device of each layer."""
         complaints.clear()
-        with listening() as said:
+        with listening() as lines:
             self._handle = C.llama_model_load_from_file(os.fsencode(self.path), params)
         if not self._handle:
-            refuse_full_device(said, self.path.name)
+            refuse_full_device(lines, self.path.name)
             if self.rules and _ABOUT_PATTERN.search(last_complaint()):
                 raise SettingError(
                     f"llama.cpp cannot read a pattern of --override-tensor: {last_complaint()}"
@@ -204,7 +206,7 @@ class Model:
                 f"llama.cpp cannot load {self.path}: {last_complaint()}; "
                 "the file may be damaged (download it again) or too new for this version"
             )
-        return [match[1] for line in said if (match := _LAYER.match(line))]
+        return [match[1] for line in lines if (match := _LAYER.match(line))]
 
     def __enter__(self) -> Model:
         return self
@@ -467,7 +469,7 @@ def _on_a_deep_stack(work: Callable[[], NDArray[np.int32]], n_bytes: int) -> NDA
 
     Some pre-tokenisers recurse once for every character of an unbroken run; 40,000 of them overflow the
     usual 8 MB. If the system refuses so large a stack, the usual one has to do. The size holds for every
-    thread that starts meanwhile, so it is never made smaller, and by one thread at a time.
+    thread that starts then, so it is never made smaller, and by one thread at a time.
     """
     done: list[NDArray[np.int32]] = []
     thread = threading.Thread(target=lambda: done.append(work()))

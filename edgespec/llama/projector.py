@@ -1,4 +1,4 @@
-"""A projector: the file beside a model that turns pictures and sounds into rows that the model reads.
+"""A projector: the file next to a model that turns pictures and sounds into rows that the model reads.
 
 llama.cpp's `mtmd` evaluates it. Its assertions end the process, some of them only while encoding: use it in a
 child (`projector_child.py`).
@@ -16,7 +16,7 @@ import llama_cpp as C
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.chat.sound import is_sound
+from edgespec.core.sound import is_sound
 from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.llama.devices import cards
 from edgespec.llama.model import Model, complaints, last_complaint, listening, mtmd_cpp, take_log

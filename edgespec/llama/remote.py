@@ -55,7 +55,7 @@ def add(machine: str) -> list[int]:
     """
     server = _function(b"ggml_backend_rpc_add_server", ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p))
     base = libraries()[1]
-    base.ggml_set_abort_callback(_told_of_abort)
+    base.ggml_set_abort_callback(_on_abort)
     found = server(machine.encode())
     if not found:
         raise MachineLostError(
@@ -70,7 +70,7 @@ def add(machine: str) -> list[int]:
 
 
 def devices(machines: Sequence[str]) -> list[int]:
-    """Returns the devices of all machines, once each has said that it can serve us.
+    """Returns the devices of all machines, once each has answered that it can serve us.
 
     Raises MachineLostError if one cannot, ModelUnsupportedError if this build has no RPC.
     """
@@ -83,12 +83,12 @@ def devices(machines: Sequence[str]) -> list[int]:
 
 
 def _name(device: int) -> str:
-    said: bytes = libraries()[1].ggml_backend_dev_name(device)
-    return said.decode("utf-8", "replace")
+    name: bytes = libraries()[1].ggml_backend_dev_name(device)
+    return name.decode("utf-8", "replace")
 
 
 @ABORT  # type: ignore[untyped-decorator,unused-ignore]
-def _told_of_abort(message: bytes) -> None:
+def _on_abort(message: bytes) -> None:
     """Says which machine was lost, if that is why llama.cpp aborts; then ends the process."""
     text = message.decode("utf-8", "replace")
     os.write(2, text.encode() + b"\n")
@@ -145,11 +145,11 @@ def _connected(machines: Sequence[str]) -> set[str]:
     for connection, machine in _connections(machines):
         with connection, suppress(ConnectionError):
             try:
-                said = connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+                answer = connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
             except BlockingIOError:  # nothing to read, so it is open
                 found.add(machine)
             else:
-                found.update([machine] if said else [])
+                found.update([machine] if answer else [])
     return found
 
 

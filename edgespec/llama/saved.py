@@ -1,7 +1,7 @@
 """Saved sequences in host memory: states of target and draft, by their tokens.
 
 A prefix that is no longer in a slot need not be evaluated again: its state is copied back. Where a model
-cannot go back in its text, checkpoints lie beside the prefixes: the part of a state that cannot be cut, as it
+cannot go back in its text, checkpoints lie with the prefixes: the part of a state that cannot be cut, as it
 was at some places of a text. The store has a budget of bytes for both. What spares the fewest tokens for its
 bytes goes first, among equals the least recently used. It knows nothing of llama.cpp.
 """

@@ -51,8 +51,8 @@ def main() -> None:
     extra_buffers = sys.argv[1] == "1"
     with np.errstate(invalid="ignore", over="ignore"):
         for name, path in (("target", tiny.target_path()), ("draft", tiny.draft_path())):
-            if said := fault(path, name, extra_buffers=extra_buffers):
-                print(said)
+            if reason := fault(path, name, extra_buffers=extra_buffers):
+                print(reason)
                 return
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import llama_cpp as C
 
-from edgespec.system.cores import threads_are_said, threads_wanted
+from edgespec.system.cores import threads_are_given, threads_wanted
 from edgespec.system.other_programs import BUSY_CORES, Others
 
 FIRST = 16  # evaluations before another number is tried for the first time, and after each change
@@ -137,7 +137,7 @@ class Threads:
     `tried` counts the seconds that evaluations took longer because another number of them was tried.
     """
 
-    own_work: ClassVar[int] = 0  # of ours beside evaluations now: it gets cores, up to half of them
+    own_work: ClassVar[int] = 0  # of ours during evaluations now: it gets cores, up to half of them
 
     def __init__(self, handle: Any, given: int | None, *, fixed: bool) -> None:
         """given: by the user; then it stays so. fixed: the usual number stays, too."""
@@ -145,7 +145,7 @@ class Threads:
         self._handle = handle
         self._now = self._most = most = given or threads_wanted()
         self._fewer = False  # than chosen, for `own_work`
-        fixed = bool(fixed or given or threads_are_said() or most < 2)
+        fixed = bool(fixed or given or threads_are_given() or most < 2)
         others = Others(children=False).cores if not fixed else None
         self._counts = None if fixed else (ThreadCount(most, others), ThreadCount(most))
 

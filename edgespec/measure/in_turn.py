@@ -18,7 +18,7 @@ OnProgress = Callable[[Unit, Line], None]
 
 @dataclass(slots=True)
 class Measured:
-    """The results. others: for each finished unit the cores that other programs kept busy meanwhile.
+    """The results. others: for each finished unit the cores that other programs kept busy during it.
 
     samples holds only finished units: a line without its partners would shift the medians.
     """

@@ -16,8 +16,9 @@ from edgespec.errors import (
     ModelFileError,
     UnknownPlaceError,
 )
+from edgespec.llama.memory_question import Question
 from edgespec.memory.free import free_memory, mapped_files
-from edgespec.memory.question import MemoryOracle, Question
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.placement import expert_layers
 from edgespec.pairs.settings import KvType, PairSettings
@@ -104,8 +105,8 @@ def _smaller_and_smaller(
     yield settings, (why, "all layers stay in RAM", *gave_up)
 
 
-def fits_beside(target: Path, draft: Path | None, settings: PairSettings, engines: Sequence[int]) -> bool:
-    """Returns whether a pair fits beside what is loaded, and gives up nothing for that.
+def fits_with(target: Path, draft: Path | None, settings: PairSettings, engines: Sequence[int]) -> bool:
+    """Returns whether a pair fits with what is loaded, and gives up nothing for that.
 
     engines: the processes that have models. True for files that cannot be read: loading them says why.
     """
@@ -127,7 +128,7 @@ def pair_fit(
     projector: Need | None = None,
 ) -> Fit:
     """Returns what fits of a pair, asking llama.cpp. devices: None are those of this machine. taken: bytes of
-    its memory that look free and are not. projector: what lies there beside the pair.
+    its memory that look free and are not. projector: what lies there besides the pair.
 
     Raises HeaderError for a file that is not a model, MachineLostError if a machine of --rpc cannot serve
     us, and what MemoryOracle.need raises.
@@ -193,7 +194,7 @@ def _asks(
     files: dict[str, Path | None],
     settings: PairSettings,
 ) -> Asks:
-    beside = head_of(headers["draft"]) if "draft" in headers else None
+    head_file = head_of(headers["draft"]) if "draft" in headers else None
     head, why_not = own_head(headers["target"])
     mtp = settings.head and files["draft"] is None and head is not None and why_not is None
 
@@ -205,7 +206,7 @@ def _asks(
         kv_type: str | None,
         cpu_moe: tuple[int, ...] | None,
     ) -> Need:
-        if model == "draft" and beside is None:  # it guesses from the end of a longer conversation
+        if model == "draft" and head_file is None:  # it guesses from the end of a longer conversation
             rope, header = (
                 settings.rope.of_draft(headers["target"][0], headers["draft"][0]),
                 headers["draft"][0],
@@ -232,7 +233,7 @@ def _asks(
                     kv_type=chosen,
                     flash_attention=settings.flash_attention,
                     mtp=mtp,
-                    target=str(files["target"]) if beside and model == "draft" else None,
+                    target=str(files["target"]) if head_file and model == "draft" else None,
                     rpc=settings.rpc if model == "target" else (),
                     tensor_split=settings.tensor_split if model == "target" else (),
                     rules=placed.rules,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.memory.free import free_memory
-from edgespec.pairs.found import BESIDE, EASY
+from edgespec.pairs.found import EASY, OVERHEAD
 from edgespec.pairs.planned import PlannedSpeed, planned
 from edgespec.system.cores import performance_cores
 from edgespec_models.shelf.catalogue import CatalogueEntry, catalogue
@@ -51,7 +51,7 @@ def recommended(memory: int, disk: int, cores: int, *, here: Container[str] = ()
     found = []
     for entry in catalogue():
         speed = planned(entry.name)
-        fits = entry.size + BESIDE <= EASY * memory
+        fits = entry.size + OVERHEAD <= EASY * memory
         room = entry.name in here or entry.size + SPARE <= disk
         if not (fits and room) or entry.use != "chat" or entry.draft is None:
             continue
@@ -82,8 +82,8 @@ def _expected(entry: CatalogueEntry, speed: PlannedSpeed | None) -> Recommended:
         return Recommended(entry, float(entry.gain.split()[0]), f"{entry.gain} times as fast elsewhere")
     accepted = entry.acceptance or ACCEPTED[entry.use]
     gain = most_gain(accepted, entry.draft.size / entry.target.size)
-    said = f"up to {gain:.1f} times as fast where {accepted:.0%} of the guesses are right"
-    return Recommended(entry, gain, said)
+    sentence = f"up to {gain:.1f} times as fast where {accepted:.0%} of the guesses are right"
+    return Recommended(entry, gain, sentence)
 
 
 def most_gain(accepted: float, cost: float) -> float:

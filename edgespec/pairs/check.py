@@ -20,7 +20,7 @@ from edgespec_models.shelf.pair_check import check_headers
 
 
 @contextmanager
-def header_told() -> Iterator[None]:
+def header_errors() -> Iterator[None]:
     """Turns what is wrong with a header into a ModelFileError."""
     try:
         yield
@@ -34,7 +34,7 @@ def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) ->
     Raises PairMismatchError if the draft is unusable, ModelFileError and ModelUnsupportedError if one of the
     files is.
     """
-    with header_told():
+    with header_errors():
         headers = read_file(target), read_file(draft)
     for header in headers:
         reason = why_not_usable(header)
@@ -52,14 +52,14 @@ def check_pair(target: str | os.PathLike[str], draft: str | os.PathLike[str]) ->
 def check_placement(path: str | os.PathLike[str], placement: Placement) -> None:
     """Raises SettingError for a pattern that matches no tensor of a model, ModelFileError for no model."""
     if placement.overrides:
-        with header_told():
+        with header_errors():
             placement.check(headers_of(path))
 
 
 def check_lora(target: str | os.PathLike[str], adapters: Sequence[Adapter]) -> None:
     """Raises ModelFileError for a file that is no adapter, PairMismatchError for another model's."""
     if adapters:
-        with header_told():
+        with header_errors():
             check_adapters(adapters, headers_of(target))
 
 
@@ -69,7 +69,7 @@ def find_head(target: str | os.PathLike[str], draft: str | os.PathLike[str] | No
     A head in the target's own file that cannot run is ignored. Raises PairMismatchError for a draft
     that is a head and cannot guess for the target, ModelFileError for a file that is no model.
     """
-    with header_told():
+    with header_errors():
         of_target = headers_of(target)
         headers = of_target if draft is None else headers_of(draft)
         head, alone = head_of(headers), head_of(of_target)

@@ -59,10 +59,10 @@ def pair_files(arguments: argparse.Namespace) -> tuple[Path, Path | None]:
     pair = installed_pair(arguments.pair)
     if pair:
         note_use(pair.name)
-        beside = pair.draft.path if pair.draft and wants_draft else None
+        guesses_by = pair.draft.path if pair.draft and wants_draft else None
         if arguments.drafter == "mtp" and find_head(pair.target.path, None):
-            beside = None  # the head in the target's file is meant, not the pair's draft
-        return pair.target.path, beside
+            guesses_by = None  # the head in the target's file is meant, not the pair's draft
+        return pair.target.path, guesses_by
     return tiny.target_path(), tiny.draft_path() if wants_draft else None
 
 
@@ -153,7 +153,7 @@ def machines(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def placement_of(arguments: argparse.Namespace, of: str = "") -> Placement:
-    """Returns where tensors lie beside their layers. of: "_draft" for the draft's. Raises SettingError."""
+    """Returns which tensors lie apart from layers. of: "_draft" for the draft's. Raises SettingError."""
     return placement(
         cpu_moe=getattr(arguments, f"cpu_moe{of}"),
         n_cpu_moe=getattr(arguments, f"n_cpu_moe{of}"),

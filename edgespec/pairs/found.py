@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec.pairs.store import store_told
+from edgespec.pairs.store import store_errors
 from edgespec.system.json_child import JsonChild
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 LONGEST_S = 15.0
 MOST_FILES = 48  # models whose headers are read
 CHILD = "edgespec.pairs.found_child"
-BESIDE = 0.7e9  # bytes: caches of both models at a usual context, and what evaluating takes
+OVERHEAD = 0.7e9  # bytes: caches of both models at a usual context, and what evaluating takes
 EASY = 0.7  # share of the memory
 
 
@@ -40,7 +40,7 @@ class Found:
     def installed(self, store: Store) -> InstalledPair:
         """Installs it, where its files are. Raises SettingError."""
         pair = InstalledPair(name_of(self.label), self.target, self.draft, "imported", time.time())
-        with store_told():
+        with store_errors():
             store.add(pair)
         return pair
 
@@ -58,23 +58,23 @@ def best_found(memory: int, *, longest_s: float = LONGEST_S) -> Found | None:
     """Returns the best pair that fits into so many bytes of memory; None if there is none, or too late."""
     try:
         with JsonChild(CHILD, longest_s=longest_s) as child:
-            told = child.ask({"most": MOST_FILES})
-        return best([_found(one) for one in told["found"]], memory)
+            answer = child.ask({"most": MOST_FILES})
+        return best([_found(one) for one in answer["found"]], memory)
     except (EdgeSpecError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def best(found: list[Found], memory: int) -> Found | None:
     """Returns the largest pair that fits well; if none does, the largest target alone."""
-    fitting = [one for one in found if one.size + BESIDE <= EASY * memory]
+    fitting = [one for one in found if one.size + OVERHEAD <= EASY * memory]
     return max(fitting, key=lambda one: (one.draft is not None, one.target.size), default=None)
 
 
-def _found(told: Mapping[str, Any]) -> Found:
+def _found(described: Mapping[str, Any]) -> Found:
     target, draft = (
         model and InstalledModel(tuple(map(str, model["paths"])), int(model["size"]))
-        for model in (told["target"], told["draft"])
+        for model in (described["target"], described["draft"])
     )
-    labels = (str(told[name] or "") for name in ("program", "label", "draft_label"))
+    labels = (str(described[name] or "") for name in ("program", "label", "draft_label"))
     program, label, draft_label = labels
     return Found(program, label, target, draft_label, draft)

@@ -15,10 +15,10 @@ def look(question: dict[str, Any]) -> dict[str, Any]:
     models = sorted(find_models(), key=lambda model: -model.size)[: question["most"]]
     pairs, useless = find_pairs(models)
     drafts = {target.paths: draft for target, draft in pairs}
-    return {"found": [_told(m, drafts.get(m.paths)) for m in models if m.label not in useless]}
+    return {"found": [_described(m, drafts.get(m.paths)) for m in models if m.label not in useless]}
 
 
-def _told(model: FoundModel, draft: FoundModel | None) -> dict[str, Any]:
+def _described(model: FoundModel, draft: FoundModel | None) -> dict[str, Any]:
     return {
         "program": model.program,
         "label": model.label,

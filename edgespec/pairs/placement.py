@@ -40,7 +40,7 @@ class Placement:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """What llama.cpp is told, the user's own first."""
+        """The rules that llama.cpp gets, the user's own first."""
         if not self.cpu_moe:
             return self.overrides
         layers = "" if self.cpu_moe == ALL_LAYERS else rf"blk\.({'|'.join(map(str, self.cpu_moe))})"

@@ -1,4 +1,4 @@
-"""Which file lets a target read pictures and sounds: the projector named, or one beside the target."""
+"""Which file lets a target read pictures and sounds: the projector named, or one next to the target."""
 
 import re
 from pathlib import Path
@@ -18,7 +18,7 @@ def projector_of(target: Path, asked: str) -> Path | None:
     if asked in ("", NONE):
         return None
     if asked == AUTO:
-        return _beside(target)
+        return _next_to(target)
     path = Path(asked)
     try:
         header = read_file(path)
@@ -37,7 +37,7 @@ def reads_of(header: Header) -> tuple[str, ...]:
     return tuple(kind for kind, key in kinds.items() if header.flag(key))
 
 
-def _beside(target: Path) -> Path | None:
+def _next_to(target: Path) -> Path | None:
     """Returns the projector in the target's folder that fits it; of several the one named most like it."""
     try:
         width = read_file(target).of_architecture("embedding_length")

@@ -52,7 +52,7 @@ class PairSettings:
     cache_disk: int = 0  # bytes of files for prompts, which outlive the program
     rope: Rope = Rope()  # of the target, and of a draft with the same positions
     mmproj: str = (
-        "none"  # the projector with which the target reads pictures: a file, or "auto" for one beside
+        "none"  # the projector with which the target reads pictures: a file, or "auto" for one next to it
     )
     keep_texts: int = 0  # bytes of prompts and answers kept for `edgespec distill`, the oldest out
 

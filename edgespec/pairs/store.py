@@ -18,7 +18,7 @@ def open_store() -> Store:
 
 
 @contextmanager
-def store_told() -> Iterator[None]:
+def store_errors() -> Iterator[None]:
     """Turns an error of the store or a name into a SettingError."""
     try:
         yield
@@ -27,7 +27,7 @@ def store_told() -> Iterator[None]:
 
 
 @contextmanager
-def hub_told() -> Iterator[None]:
+def hub_errors() -> Iterator[None]:
     """Turns what the hub, its files and the catalogue complain of into errors of the program."""
     from edgespec_models.gguf.header import HeaderError
     from edgespec_models.hub.errors import HubAwayError, HubError
@@ -50,7 +50,7 @@ def installed_pair(name: str | None) -> InstalledPair | None:
     """
     if name == EMBEDDED:
         return None
-    with store_told():
+    with store_errors():
         store = open_store()
         wanted = name or store.default()
         if wanted is None:
@@ -74,7 +74,7 @@ def standing_in() -> tuple[str, str] | None:
     try:
         installed_pair(None)
     except ModelFileError as error:
-        with store_told():
+        with store_errors():
             whole = [pair for pair in open_store().pairs() if not pair.missing]
         last = max(whole, key=lambda pair: pair.last_used or pair.installed_at, default=None)
         name, what = (last.name, f"pair {last.name}") if last else (EMBEDDED, "the embedded pair")

@@ -212,14 +212,14 @@ def sampling_for(metadata: Mapping[str, str], **wanted: object) -> Sampling:
             chosen = replace(chosen, **{name: value})
         except (KeyError, ValueError, OverflowError, SettingError):
             continue
-    said: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
-    return replace(chosen, **said)
+    given: dict[str, Any] = {name: value for name, value in wanted.items() if value is not None}
+    return replace(chosen, **given)
 
 
-def logit_bias_of(told: Iterable[str]) -> dict[int, float]:
+def logit_bias_of(texts: Iterable[str]) -> dict[int, float]:
     """Returns the biases that `--logit-bias` names ("42=-1.5"), unchecked. Raises SettingError."""
     found = {}
-    for text in told:
+    for text in texts:
         token, _, bias = text.partition("=")
         try:
             found[int(token)] = float(bias)

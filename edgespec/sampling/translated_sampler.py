@@ -93,16 +93,16 @@ class TranslatedSampler(Sampler):
         self._shared.take_out(row)
         if self._edits:
             row = self._edited(row, history)
-        return self._told(self._distribution(row))
+        return self._translated(self._distribution(row))
 
-    def _told(self, found: Distribution) -> Distribution:
+    def _translated(self, found: Distribution) -> Distribution:
         """Returns a distribution over places by the target's tokens."""
         tokens = self._shared.tokens
         if isinstance(found, PointMass):
             return PointMass(tokens.item(found.token))
         if isinstance(found, Few):
-            told = sorted(zip(map(tokens.item, found.tokens), found.weights, strict=True))
-            return Few([token for token, _ in told], [weight for _, weight in told])
+            pairs = sorted(zip(map(tokens.item, found.tokens), found.weights, strict=True))
+            return Few([token for token, _ in pairs], [weight for _, weight in pairs])
         ids = tokens.take(found.ids)
         if ids.size > WIDE:
             probs = np.zeros(self._shared.places.size, found.probs.dtype)

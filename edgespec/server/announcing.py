@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.client.state_file import Announcement, ServerState
-from edgespec.engine.messages import LoadRequest, Stage
 from edgespec.errors import SettingError
 from edgespec.pairs.shown_name import shown_name
+from edgespec.protocol.messages import LoadRequest, Stage
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.logs import say
 from edgespec.server.pairs import Pairs
@@ -35,7 +35,7 @@ class ParentProcess:
 
     Its key comes in at stdin, so that it is in no process list and no environment; the engine's state goes
     out at stdout, one JSON object a line. When the parent ends, even by kill -9, stdin closes and the server
-    ends. Other attached programs are told so.
+    ends. Other attached programs are notified.
     """
 
     def __init__(self) -> None:

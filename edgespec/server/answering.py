@@ -19,16 +19,16 @@ from typing import Literal
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
+from edgespec.chat.constrained_calls import called_or_formed, calls_form, forced
 from edgespec.chat.conversation import Composed, compose
-from edgespec.chat.forced_call import called_or_formed, calls_form, forced
 from edgespec.chat.normalization import normalized
 from edgespec.chat.well_known import template_or_fallback, turn_end
 from edgespec.core.attachment import Attachment
-from edgespec.engine.media_marks import mixed
-from edgespec.engine.messages import Loaded, Submit, longest_text
 from edgespec.errors import GrammarError, TemplateError
 from edgespec.grammar.grammar import Grammar, json_schema
 from edgespec.pairs.adapters import Scales
+from edgespec.protocol.media_marks import mixed
+from edgespec.protocol.messages import Loaded, Submit, longest_text
 from edgespec.server.dialects.openai.requests import ChatRequest, GenerationRequest
 from edgespec.server.embeddings import Embeddings
 from edgespec.server.event_stream import Answerer, EventStream, to_its_end
@@ -183,10 +183,10 @@ class Answering:
         """Returns the generations of a conversation, who reads each, and the prompt. Raises Refusal."""
         (composed, media), form = await self.composed(body), None
         template = self.template(self.loaded(), tools=bool(composed.tools))
+        several = body.parallel_tool_calls is not False
         if body.must_call:
-            composed, schema = forced(composed)
             try:
-                form = json_schema(schema, lenient=True)
+                composed, form = forced(composed, several=several)
             except GrammarError as error:
                 raise invalid("tools", f"tools: {error}") from None
         elif wanted := body.form():
@@ -209,9 +209,14 @@ class Answering:
         starts = message_starts(composed.text, [message.beginning for message in body.messages])
         changed = composed.normalized
         submits = [replace(submit, messages=starts, normalized=changed) for submit in submits]
-        several = body.parallel_tool_calls is not False
-        apart, note = body.shows_thoughts_apart, self._calls.note
-        turns = readers(composed, len(submits), apart=apart, several=several, note=note)
+        turns = readers(
+            composed,
+            len(submits),
+            apart=body.shows_thoughts_apart,
+            several=several,
+            forced=body.must_call,
+            note=self._calls.note,
+        )
         return submits, turns, composed.text
 
     def wants_bos(self, text: str) -> bool:
@@ -223,7 +228,7 @@ class Answering:
         """Returns how many tokens the prompt of a conversation has."""
         composed, media = await self.composed(body)
         if body.must_call:
-            composed, _ = forced(composed)
+            composed, _ = forced(composed, several=True)
         prompt = mixed(composed.text, media)
         return await self.worker.n_tokens(prompt, add_bos=self.wants_bos(composed.text))
 
@@ -284,7 +289,7 @@ def behind_thoughts(form: Grammar, composed: Composed, template: str) -> Grammar
     opening, closing = composed.family.thoughts[0]
     if composed.opened:
         return replace(form, behind=closing)
-    told_not_to = composed.text.rstrip().endswith(closing.strip())
-    if told_not_to or opening.strip() not in template:  # or does not reason
+    closed = composed.text.rstrip().endswith(closing.strip())
+    if closed or opening.strip() not in template:  # or does not reason
         return form
     return replace(form, behind=closing, opening=opening)

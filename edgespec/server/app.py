@@ -81,18 +81,18 @@ class WebApp(Logged):
         answering: Answering,
         gate: Gate,
         shapes: Mapping[str, ErrorShape],
-        beside: Sequence[Embeddings],
+        others: Sequence[Embeddings],
     ) -> None:
-        """beside: other models than those that answer."""
+        """others: other models than those that answer."""
         super().__init__(gate, shapes)
-        self._answering, self._gate, self._beside = answering, gate, beside
+        self._answering, self._gate, self._others = answering, gate, others
 
     def renew(self, settings: ServerSettings) -> None:
         """Uses other settings from the next request on."""
         self._answering.settings = settings
         self._gate.renew(settings)
         self._answering.engines.unload_after(settings.idle_s)
-        for model in self._beside:
+        for model in self._others:
             model.keep(settings.idle_s)
 
 
@@ -113,8 +113,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
     named = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
     steps = (step for step in named if not step[0].isupper())  # one of our classes
     field = ".".join(steps) or "the body"
-    missing, said = first["type"] == "missing", first["msg"].removeprefix("Value error, ")  # pydantic
-    sentence = f"{field} is missing" if missing else f"{field} is {quoted(first['input'])}: {said}"
+    missing, reason = first["type"] == "missing", first["msg"].removeprefix("Value error, ")  # pydantic
+    sentence = f"{field} is missing" if missing else f"{field} is {quoted(first['input'])}: {reason}"
     param = path[0] if path else None
     code = "missing_required_parameter" if missing else "invalid_value"
     return await _refusal(request, Refusal(400, sentence, param=param, code=code))

@@ -39,7 +39,7 @@ def prepare(app: FastAPI, longest: Callable[[], _Longest], count: Callable[[int]
     """Makes routes of this app read JSON bodies as `CheckedRoute` does.
 
     longest: returns how many characters a text may have, and the models for which that is not so. count:
-    told when one large body more, or less, is being read.
+    called when one large body more, or less, is being read.
     """
     app.router.route_class = CheckedRoute
     app.state.large_bodies = asyncio.Semaphore(AT_ONCE)

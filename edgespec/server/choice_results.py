@@ -1,4 +1,4 @@
-"""What came of one choice of a request: its counts, its times and how they are told."""
+"""What came of one choice of a request: its counts and times, and their form in an answer."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,12 +40,12 @@ class ChoiceResults(Counts):
         self.count(round_)
         self.finish = round_.finish
 
-    def began(self, said: Started, at: float) -> None:
+    def began(self, started: Started, at: float) -> None:
         """Notes that its turn has come."""
         self.started = self.first = self.last = at
-        self.prompt_tokens = said.prompt_tokens
-        self.known_tokens = self.cached_tokens = said.cached_tokens
-        self.origin, self.broken = said.origin, said.broken
+        self.prompt_tokens = started.prompt_tokens
+        self.known_tokens = self.cached_tokens = started.cached_tokens
+        self.origin, self.broken = started.origin, started.broken
 
     def read(self, known_tokens: int, at: float) -> bool:
         """Notes how much of its prompt has been read; False if that is nothing new."""
@@ -73,9 +73,9 @@ class ChoiceResults(Counts):
             {"cached_from": {self.origin: self.cached_tokens}} if self.cached_tokens else {}
         )
         if why := self.broken:
-            told = {"tokens": why.again, "message": why.message, "was": why.was, "now": why.now}
-            told = {name: value for name, value in told.items() if value not in (None, "")}
-            found["evaluated_again"] = {**told, "cause": why.cause}
+            reason = {"tokens": why.again, "message": why.message, "was": why.was, "now": why.now}
+            reason = {name: value for name, value in reason.items() if value not in (None, "")}
+            found["evaluated_again"] = {**reason, "cause": why.cause}
         return found
 
     def timings(self, plain_s: float) -> dict[str, Any]:

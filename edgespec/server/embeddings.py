@@ -82,12 +82,12 @@ class Embeddings:
         for i in range(0, len(texts), AT_ONCE):
             asked = {"file": str(self.path), "texts": list(texts[i : i + AT_ONCE]), "truncate": truncate}
             # a client that leaves must not hand the child to the next one before it has answered
-            said = await asyncio.shield(asyncio.ensure_future(self._answer(asked)))
-            if "error" in said:
-                wrong = invalid(self.field, f"{self.field}: {said['error']}")
-                raise wrong if said["setting"] else Refusal(500, said["error"], code="engine_error")
-            vectors += struct.iter_unpack(f"{said['width']}f", base64.b64decode(said["vectors"]))
-            n_tokens += sum(said["n_tokens"])
+            answer = await asyncio.shield(asyncio.ensure_future(self._answer(asked)))
+            if "error" in answer:
+                wrong = invalid(self.field, f"{self.field}: {answer['error']}")
+                raise wrong if answer["setting"] else Refusal(500, answer["error"], code="engine_error")
+            vectors += struct.iter_unpack(f"{answer['width']}f", base64.b64decode(answer["vectors"]))
+            n_tokens += sum(answer["n_tokens"])
         return Embedded(vectors, n_tokens)
 
     async def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:

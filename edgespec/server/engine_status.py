@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from edgespec.engine.messages import LoadRequest, Stage
+from edgespec.protocol.messages import LoadRequest, Stage
 
 State = Literal["loading", "ready", "down", "unloaded", "stopped"]
 

@@ -129,7 +129,7 @@ def _graph(title: str, values: Sequence[float | None], form: str, top: float | N
     known = [value for value in values if value is not None]
     minutes = round(STEP_S * STEPS / 60)
     last = form.format(known[-1]) if known else "-"
-    beside = f"at most {form.format(max(known))}" if known else "none"
+    most = f"at most {form.format(max(known))}" if known else "none"
     top = top or max(known, default=1.0) or 1.0
     lines: list[list[str]] = [[]]
     for i, value in enumerate(values):
@@ -143,11 +143,11 @@ def _graph(title: str, values: Sequence[float | None], form: str, top: float | N
         for line in lines
         if line
     )
-    said = f"{title}: {last}, {beside} in {minutes} minutes"
+    label = f"{title}: {last}, {most} in {minutes} minutes"
     return (
-        f'<div><h3>{escape(title)}</h3><strong>{last}</strong> <span class="dim">{beside} in '
+        f'<div><h3>{escape(title)}</h3><strong>{last}</strong> <span class="dim">{most} in '
         f'{minutes} minutes</span><svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(said)}">{drawn}</svg></div>'
+        f'aria-label="{escape(label)}">{drawn}</svg></div>'
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.core.values import Emitted, FinishReason, PromptProgress, Round, Started
-from edgespec.engine.messages import Accepted, Submit
+from edgespec.protocol.messages import Accepted, Submit
 from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.logprobs import Scored, ScoreRelease
 from edgespec.server.metrics import Metrics
@@ -63,7 +63,7 @@ class AnswerChoices:
         self._wanted = [replace(submit, id=f"r{next(_ids)}") for submit in wanted]
         self._index = {submit.id: i for i, submit in enumerate(self._wanted)}
         self._open = set(self._index)
-        self._said: asyncio.Queue[tuple[str, WorkerEvent, float]] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[str, WorkerEvent, float]] = asyncio.Queue()
         self._until = asyncio.get_running_loop().time() + seconds if seconds else None
         self._unread = 0
         self.failed: str | None = None  # why it ended before its time
@@ -75,7 +75,7 @@ class AnswerChoices:
         try:
             async with asyncio.timeout_at(self._until):
                 for submit in self._wanted:
-                    self._worker.submit(submit, self._hear)
+                    self._worker.submit(submit, self._on_event)
                 await self._accepted()
         except TimeoutError:
             self.close()
@@ -85,11 +85,11 @@ class AnswerChoices:
             raise
 
     async def _accepted(self) -> None:
-        """Waits until all are accepted; other messages that come meanwhile follow."""
+        """Waits until all are accepted; messages that arrive until then follow."""
         missing = set(self._index)
         early = []
         while missing:
-            item = await self._said.get()
+            item = await self._events.get()
             if isinstance(item[1], Refusal):
                 raise item[1]
             if isinstance(item[1], Accepted):
@@ -97,18 +97,18 @@ class AnswerChoices:
                 self.choices[self._index[item[0]]].prompt_tokens = item[1].prompt_tokens
             else:
                 early.append(item)
-        later = [self._said.get_nowait() for _ in range(self._said.qsize())]
+        later = [self._events.get_nowait() for _ in range(self._events.qsize())]
         for item in early + later:
-            self._said.put_nowait(item)
+            self._events.put_nowait(item)
 
-    def _hear(self, id: str, said: WorkerEvent, at: float) -> None:
-        if isinstance(said, Emitted):
-            self._unread += _weight(said.round)
+    def _on_event(self, id: str, event: WorkerEvent, at: float) -> None:
+        if isinstance(event, Emitted):
+            self._unread += _weight(event.round)
             if self._unread > UNREAD_MOST:  # others go on, but what waits for this client takes memory
-                said = Refusal(408, "this client does not read its answer: it was ended", code="not_read")
+                event = Refusal(408, "this client does not read its answer: it was ended", code="not_read")
                 for other in self._open:
                     self._worker.cancel(other)
-        self._said.put_nowait((id, said, at))
+        self._events.put_nowait((id, event, at))
 
     async def rounds(self) -> AsyncIterator[ChoiceRound]:
         """Yields the rounds of all choices as they come. Raises Refusal if the worker fails.
@@ -121,49 +121,49 @@ class AnswerChoices:
                     async with asyncio.timeout_at(self._until):
                         if self._late():  # nobody waits any longer for what is still unread either
                             raise TimeoutError
-                        id, said, at = await self._said.get()
+                        id, event, at = await self._events.get()
                 except TimeoutError:
                     for part in self._out_of_time():
                         yield part
                     return
-                if isinstance(said, Refusal):
-                    self.failed = said.code
-                    raise said
+                if isinstance(event, Refusal):
+                    self.failed = event.code
+                    raise event
                 if id not in self._open:  # its end was decided here
                     continue
                 i = self._index[id]
                 choice, reads = self.choices[i], False
-                if isinstance(said, Emitted):
-                    self._unread -= _weight(said.round)
+                if isinstance(event, Emitted):
+                    self._unread -= _weight(event.round)
                     reads = choice.read(choice.prompt_tokens, at)
-                elif isinstance(said, PromptProgress):
-                    reads = choice.read(said.known_tokens, at)
-                elif isinstance(said, Started):
+                elif isinstance(event, PromptProgress):
+                    reads = choice.read(event.known_tokens, at)
+                elif isinstance(event, Started):
                     if about := self._worker.about:
                         choice.growth_s, choice.n_ctx = about.plain_growth_s, about.n_ctx
-                    choice.began(self._placed(said, i), at)
+                    choice.began(self._placed(event, i), at)
                     reads = True
                 if reads and self._progress:
                     yield ChoiceRound(i, NO_ROUND, (), reading=True)
-                if isinstance(said, Emitted):
-                    choice.note(said.round, at)
+                if isinstance(event, Emitted):
+                    choice.note(event.round, at)
                     choice.plain_s = self._worker.about.plain_s if self._worker.about else None
-                    self._metrics.emitted(said.round)
-                    if said.round.finish:
+                    self._metrics.emitted(event.round)
+                    if event.round.finish:
                         self._end(id)
                     scores = self._scores[i]
-                    scored = scores.feed(said.round, said.pieces) if scores else ()
-                    yield ChoiceRound(i, said.round, said.pieces, scored)
+                    scored = scores.feed(event.round, event.pieces) if scores else ()
+                    yield ChoiceRound(i, event.round, event.pieces, scored)
         finally:
             self.close()
 
-    def _placed(self, said: Started, i: int) -> Started:
+    def _placed(self, event: Started, i: int) -> Started:
         """Returns it with the message in which a prompt differs from an earlier one."""
-        starts, why = self._wanted[i].messages, said.broken
+        starts, why = self._wanted[i].messages, event.broken
         if not (starts and why and why.was + why.now):
-            return said
+            return event
         message = max(1, bisect.bisect_right(starts, why.ahead))
-        return said._replace(broken=why._replace(message=message))
+        return event._replace(broken=why._replace(message=message))
 
     def stop(self, index: int, finish: FinishReason) -> None:
         """Ends one choice before the model does."""

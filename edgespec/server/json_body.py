@@ -79,8 +79,8 @@ def _check_texts(value: Any, longest: int) -> None:
     long = _places(value, lambda part: isinstance(part, str) and len(part) > longest)
     path = next((path for path in long if not FILES & set(path[-2:])), None)
     if path is not None:
-        said = f"has more than {longest:,} characters: no context of this model holds that, so shorten it"
-        raise _wrong(path, said, "context_length_exceeded")
+        fault = f"has more than {longest:,} characters: no context of this model holds that, so shorten it"
+        raise _wrong(path, fault, "context_length_exceeded")
 
 
 def n_characters(value: Any) -> int:
@@ -125,8 +125,8 @@ def _check_size(value: Any) -> None:
     raise _too_deep()
 
 
-def _wrong(path: tuple[str, ...], said: str, code: str = "invalid_value") -> WrongBodyError:
-    return WrongBodyError(f"{'.'.join(path) or 'the body'} {said}", code, path[0] if path else None)
+def _wrong(path: tuple[str, ...], fault: str, code: str = "invalid_value") -> WrongBodyError:
+    return WrongBodyError(f"{'.'.join(path) or 'the body'} {fault}", code, path[0] if path else None)
 
 
 def _is_half(value: object) -> bool:

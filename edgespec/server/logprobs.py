@@ -28,14 +28,14 @@ class ScoreRelease:
     """Releases scores together with the text that they belong to."""
 
     _waiting: deque[Scored] = field(default_factory=deque)
-    _said: int = 0  # characters of the tokens so far
+    _characters: int = 0  # characters of the tokens so far
     _shown: int = 0  # of the text
 
     def feed(self, round_: Round, pieces: Sequence[str]) -> tuple[Scored, ...]:
         """Takes a round and its tokens' texts; returns what belongs to the text shown by now."""
         for score, piece in zip(round_.scores, pieces, strict=True):
-            self._waiting.append(Scored(score, self._said))
-            self._said += len(piece)
+            self._waiting.append(Scored(score, self._characters))
+            self._characters += len(piece)
         self._shown += len(round_.text)
         released = []
         while self._waiting and self._waiting[0].offset < self._shown:
@@ -49,11 +49,11 @@ def for_chat(scored: Sequence[Scored], *, sampled: bool) -> dict[str, Any]:
 
 
 def for_text(scored: Sequence[Scored], *, sampled: bool) -> dict[str, Any]:
-    """Returns the `logprobs` of a text choice: OpenAI's lists, and llama-server's `content` beside them."""
-    said = [one.score.said for one in scored]
+    """Returns the `logprobs` of a text choice: OpenAI's lists, and llama-server's `content` with them."""
+    chosen = [one.score.chosen for one in scored]
     return {
-        "tokens": [_text(candidate) for candidate in said],
-        "token_logprobs": [_log(candidate) for candidate in said],
+        "tokens": [_text(candidate) for candidate in chosen],
+        "token_logprobs": [_log(candidate) for candidate in chosen],
         "top_logprobs": [{_text(c): _log(c) for c in one.score.top} for one in scored],
         "text_offset": [one.offset for one in scored],
         "content": [_entry(one.score, sampled) for one in scored],
@@ -62,7 +62,7 @@ def for_text(scored: Sequence[Scored], *, sampled: bool) -> dict[str, Any]:
 
 def _entry(score: TokenScore, sampled: bool) -> dict[str, Any]:
     likeliest = [_candidate(candidate, sampled) for candidate in score.top]
-    return {**_candidate(score.said, sampled), "top_probs" if sampled else "top_logprobs": likeliest}
+    return {**_candidate(score.chosen, sampled), "top_probs" if sampled else "top_logprobs": likeliest}
 
 
 def _candidate(candidate: Candidate, sampled: bool) -> dict[str, Any]:

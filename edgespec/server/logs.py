@@ -50,7 +50,7 @@ def set_up(log: LogFormat) -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """False for client errors, which the client is told, and for faults, already logged with their id.
+    """False for client errors, which the client gets, and for faults, already logged with their id.
 
     An offer of HTTP/2, as Java's clients send with each request, is no news either: HTTP/1.1 answers it.
     """
@@ -64,18 +64,18 @@ def say(sentence: str) -> None:
 
 class _AsJson(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, Any] = {
+        entry: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
         }
         if id := _now_answering.get():
-            told["request_id"] = id
-        told |= getattr(record, "figures", {})
+            entry["request_id"] = id
+        entry |= getattr(record, "figures", {})
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, ensure_ascii=False)
 
 
 class Logged:
@@ -131,7 +131,7 @@ def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, A
     if code := state.get("refused") or (generation and generation.failed):  # perhaps in mid stream
         figures, tokens = {**figures, "code": code}, f", {code}"
     client = scope.get("client")
-    told = {
+    entry = {
         "method": scope["method"],
         "path": path,
         "status": status,
@@ -140,4 +140,4 @@ def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, A
         **figures,
     }
     line = f"{scope['method']} {path!r} {status or 'went away'} after {seconds:.3f} s{tokens} [{id}]"
-    _requests.info(line, extra={"figures": told})
+    _requests.info(line, extra={"figures": entry})

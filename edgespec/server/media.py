@@ -20,9 +20,9 @@ from contextlib import closing, suppress
 from functools import partial
 from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
-from edgespec.chat.sound import is_sound
 from edgespec.core.attachment import LARGEST, Attachment, Mixed
-from edgespec.engine.media_marks import MARKER
+from edgespec.core.sound import is_sound
+from edgespec.protocol.media_marks import MARKER
 from edgespec.server.refusal import Refusal, invalid
 
 USUAL = "<__media__>"
@@ -124,7 +124,7 @@ def fetch(url: str, hosts: Collection[str], until: float, most: int) -> bytes:
 
 
 def _answer(target: SplitResult, host: str, port: int, until: float, most: int) -> bytes | str:
-    """Returns the file, or where it is said to be."""
+    """Returns the file, or where its source says that it is."""
     addresses = [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
     if not all(map(is_public, addresses)):
         raise _refused(f"{host} has an address that is not of the internet, so nothing is fetched from it")

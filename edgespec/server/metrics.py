@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from edgespec.core.values import Round
-from edgespec.engine.messages import Submit
 from edgespec.pairs.shown_name import shown_name
+from edgespec.protocol.messages import Submit
 from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.front_page import Recent
 from edgespec.server.last_requests import LastRequests

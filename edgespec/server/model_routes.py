@@ -13,7 +13,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from pydantic import StrictBool, StrictStr
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from edgespec.engine.messages import LoadRequest
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.fields import Fields
@@ -104,7 +104,7 @@ class ModelRoutes:
 
     async def all(self) -> dict[str, Any]:
         """Lists the pairs, with the engine's state."""
-        return {"object": "list", "data": self._models(), "engine": self._told(self._engines.status_of())}
+        return {"object": "list", "data": self._models(), "engine": self._as_json(self._engines.status_of())}
 
     async def change(self, body: ModelChange) -> Response:
         """Loads or unloads; answers when it is done, or with events until it is."""
@@ -119,7 +119,7 @@ class ModelRoutes:
         if body.stream:
             return EventSourceResponse(self._progress(work, load), ping=PING_S, sep=NEWLINE)
         await work()
-        return JSONResponse(self._told(self._engines.status_of(load)))
+        return JSONResponse(self._as_json(self._engines.status_of(load)))
 
     async def begin_loading(self, body: NamedModel) -> dict[str, bool]:
         """Begins to load a pair; its status says when that is done."""
@@ -149,12 +149,12 @@ class ModelRoutes:
     async def events(self) -> Response:
         """Tells each change of a pair's status, until the client leaves."""
 
-        async def told() -> AsyncIterator[ServerSentEvent]:
+        async def stream() -> AsyncIterator[ServerSentEvent]:
             async for now in self._engines.changes():
                 about = {"status": _value(now.state), **_progress_of(now)}
                 yield event({"model": self._pairs.name_of(now.load), "event": "model_status", "data": about})
 
-        return EventSourceResponse(told(), ping=PING_S, sep=NEWLINE)
+        return EventSourceResponse(stream(), ping=PING_S, sep=NEWLINE)
 
     async def _progress(
         self, work: Callable[[], Coroutine[Any, Any, None]], load: LoadRequest | None
@@ -167,21 +167,21 @@ class ModelRoutes:
             while not working.done():
                 await asyncio.wait((working, coming), return_when=asyncio.FIRST_COMPLETED)
                 if coming.done() and not working.done():
-                    yield event(self._told(coming.result()))
+                    yield event(self._as_json(coming.result()))
                     coming = asyncio.ensure_future(anext(changes))
             try:
                 await working
             except Refusal as refusal:
                 yield event(refusal.body())
                 return
-            yield event(self._told(self._engines.status_of(load)))
+            yield event(self._as_json(self._engines.status_of(load)))
             yield done()
         finally:
             for task in (working, coming):
                 task.cancel()
             await asyncio.gather(working, coming, return_exceptions=True)
 
-    def _told(self, now: EngineStatus) -> dict[str, Any]:
+    def _as_json(self, now: EngineStatus) -> dict[str, Any]:
         return {
             "state": now.state,
             "model": self._pairs.name_of(now.load),

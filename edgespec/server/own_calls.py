@@ -43,7 +43,7 @@ def _key(name: str, arguments: object) -> bytes | None:
     """Returns what equal calls of one owner share; None for what is no JSON."""
     try:
         values = json.loads(arguments) if isinstance(arguments, str) else arguments
-        told = json.dumps([OWNER.get(), name, values], sort_keys=True)
+        call = json.dumps([OWNER.get(), name, values], sort_keys=True)
     except (ValueError, TypeError, RecursionError):
         return None
-    return sha256(told.encode()).digest()
+    return sha256(call.encode()).digest()

@@ -14,7 +14,7 @@ from edgespec.server.own_calls import OWNER
 from edgespec.server.refusal import closed, unavailable
 from edgespec.server.supervisor import Supervisor
 
-HEARS_S = 2.0  # how long a worker may take to answer a ping
+RESPONDS_S = 2.0  # how long a worker may take to answer a ping
 
 
 class OwnRoutes:
@@ -42,7 +42,7 @@ class OwnRoutes:
         """Says whether the engine runs."""
         current = self._worker.current
         state: str = current.state  # if unloaded, the next request loads it
-        if state == "unloaded" or (state == "ready" and await self._worker.hears(HEARS_S)):
+        if state == "unloaded" or (state == "ready" and await self._worker.responds(RESPONDS_S)):
             return JSONResponse({"status": "ok"})
         if state == "ready" and current.state == "ready":
             state = "silent"

@@ -7,8 +7,8 @@ request can name a file.
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edgespec.engine.messages import LoadRequest
 from edgespec.pairs.projector import AUTO, NONE
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server.refusal import Refusal
 from edgespec_models import tiny
 from edgespec_models.shelf.store import EMBEDDED, InstalledPair, Store, StoreError

@@ -1,4 +1,4 @@
-"""Work for a client that may leave meanwhile."""
+"""Work for a client that may leave before it is done."""
 
 import asyncio
 from collections.abc import Awaitable

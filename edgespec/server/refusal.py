@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edgespec.engine.messages import Refused
+from edgespec.protocol.messages import Refused
 
 GONE = 499  # nginx's number for a client that closed its connection: nobody reads it
 NEVER = 501  # what this server does not do

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 
-from edgespec.engine.messages import LoadRequest
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
 from edgespec.server.worker_life import PING_S, WorkerLife
@@ -114,10 +114,10 @@ class Supervisor:
         for worker in self.workers.values():
             worker.dismiss(reason)
 
-    async def hears(self, seconds: float) -> bool:
+    async def responds(self, seconds: float) -> bool:
         """Returns whether all workers answer within `seconds`, of those that should."""
         asked = [worker for worker in self.workers.values() if worker.state == "ready" or worker.requests]
-        return all(await asyncio.gather(*(worker.hears(seconds) for worker in asked)))
+        return all(await asyncio.gather(*(worker.responds(seconds) for worker in asked)))
 
     def count_large_body(self, change: int) -> None:
         """Notes that one large body more, or less, is being read."""
@@ -215,7 +215,7 @@ class Supervisor:
         return worker
 
     async def _make_room(self, wanted: WorkerLife, force: bool) -> None:
-        """Unloads others until a pair fits beside them."""
+        """Unloads others until a pair fits with them."""
         before, room = -1, False
         while others := self._in_memory():
             if len(others) != before:
@@ -233,12 +233,12 @@ class Supervisor:
                 await self._different(force)
 
     async def _fits(self, load: LoadRequest, others: list[WorkerLife]) -> bool:
-        """Returns whether a pair fits beside others as it does alone; asks llama.cpp for a second."""
-        from edgespec.memory.at_load import fits_beside  # late: with one pair, nobody asks
+        """Returns whether a pair fits with others as it does alone; asks llama.cpp for a second."""
+        from edgespec.memory.at_load import fits_with  # late: with one pair, nobody asks
 
         target, draft = Path(load.target), Path(load.draft) if load.draft else None
         pids = [one.pid for one in others if one.pid]
-        return await asyncio.to_thread(fits_beside, target, draft, load.settings, pids)
+        return await asyncio.to_thread(fits_with, target, draft, load.settings, pids)
 
     @contextlib.asynccontextmanager
     async def _my_turn(self, force: bool) -> AsyncIterator[None]:

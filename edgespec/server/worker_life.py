@@ -3,7 +3,7 @@
 To unload a pair is to end its worker, which frees all its memory. One that dies is restarted at once the
 first time, then after pauses that double. If it lost another machine that evaluated layers for it, it is
 restarted when that is back; if it ran out of a graphics card's memory, with less on the card. Requests that
-were waiting get the reason and the worker's last lines; new requests are told when to come again.
+were waiting get the reason and the worker's last lines; new requests are answered with when to try again.
 A worker that runs and does not answer is no better than a dead one: it is pinged all the time, and killed
 if it stays silent.
 """
@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Literal
 
 from edgespec.core.values import Emitted, Started
-from edgespec.engine.messages import (
+from edgespec.protocol.messages import (
     Accepted,
     Loaded,
     LoadFailed,
@@ -76,7 +76,7 @@ class WorkerLife(WorkerRequests):
         self._settled = False  # it has been ready since it was loaded
         self._loading: Loading | None = None
         self._retry_at = 0.0
-        self.why, self._noticed = "", False  # whether a draft's failure was told, once for each load
+        self.why, self._noticed = "", False  # whether a draft's failure was logged, once for each load
         self.failed: LoadFailed | None = None  # it could not be loaded: there is nothing to wait for
         self.settled = asyncio.Event()  # the first load has succeeded or failed
         self.restarts = 0
@@ -183,12 +183,12 @@ class WorkerLife(WorkerRequests):
 
     async def _until_machines_are_there(self, machines: tuple[str, ...]) -> None:
         """Waits for lost machines; other errors are retried every second."""
-        told: list[str] = []
+        logged: list[str] = []
         while gone := await asyncio.to_thread(absent, machines, MACHINE_S):
-            if gone != told:
+            if gone != logged:
                 self.why = f"waiting for the machine of --rpc at {', '.join(gone)}"
                 self._tell(self.why)
-                told = gone
+                logged = gone
             await asyncio.sleep(MACHINE_S)
         await asyncio.sleep(MACHINE_S)
 
@@ -212,8 +212,8 @@ class WorkerLife(WorkerRequests):
             await asyncio.sleep(self._ping_s)
             if self.state != "ready":
                 continue
-            silent = 0 if await self.hears(self._ping_s) else silent + 1
-            if silent >= SILENT_PINGS:  # counted, not timed: our own process may have been stopped meanwhile
+            silent = 0 if await self.responds(self._ping_s) else silent + 1
+            if silent >= SILENT_PINGS:  # counted, not timed: our own process may have been stopped, too
                 self._kill(process, f"the engine has not answered for {2 * silent * self._ping_s:g} s")
                 return
 
@@ -256,19 +256,19 @@ class WorkerLife(WorkerRequests):
             self.in_slots += message.in_slots
             self.about = self.about and self.about._replace(plain_s=message.plain_s)
             for event in message.events:
-                said = from_worker(event) if isinstance(event, Refused) else event
-                at = message.began if isinstance(said, Started) else message.at
-                self._hand_on(event.id, said, at)
-                if isinstance(said, Emitted) and said.round.notice and not self._noticed:
+                given = from_worker(event) if isinstance(event, Refused) else event
+                at = message.began if isinstance(given, Started) else message.at
+                self._pass_on(event.id, given, at)
+                if isinstance(given, Emitted) and given.round.notice and not self._noticed:
                     self._noticed = True
-                    self._tell(said.round.notice)
+                    self._tell(given.round.notice)
         elif isinstance(message, Accepted | Tokenized | Spelt | SlotDone):
-            self._hand_on(message.id, message, 0.0)
+            self._pass_on(message.id, message, 0.0)
         elif isinstance(message, Refused):
-            self._hand_on(message.id, from_worker(message), 0.0)
+            self._pass_on(message.id, from_worker(message), 0.0)
         elif isinstance(message, Pong):
-            if heard := self._heard.get(message.number):
-                heard.set()
+            if answered := self._pings.get(message.number):
+                answered.set()
         elif isinstance(message, LoadFailed):
             self.failed = message
         elif isinstance(message, Loading):

@@ -8,7 +8,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncIterator
 
-from edgespec.engine.messages import HEAD, ToWorker, packed, unpacked
+from edgespec.protocol.messages import HEAD, ToWorker, packed, unpacked
 from edgespec.system.isolate import PRIVATE
 
 END_S = 2.0  # how long a worker may take to end

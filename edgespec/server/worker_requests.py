@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from edgespec.core.attachment import Mixed
 from edgespec.core.values import Emitted, PromptProgress, Started
-from edgespec.engine.messages import (
+from edgespec.protocol.messages import (
     MOST_TOKENS,
     Accepted,
     Cancel,
@@ -41,7 +41,7 @@ class WorkerRequests:
         self.about: Loaded | None = None
         self._process: WorkerProcess | None = None
         self._listeners: dict[str, Listener] = {}
-        self._heard: dict[int, asyncio.Event] = {}  # pings that wait for their answer
+        self._pings: dict[int, asyncio.Event] = {}  # pings that wait for their answer
         self._numbers = itertools.count(1)
         self._refusing: Refusal | None = None  # why no request is taken now
 
@@ -89,11 +89,13 @@ class WorkerRequests:
 
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text; raises Refusal if no worker answers, or they are too many."""
-        said = await self._ask(Tokenize(self._id(), prompt, add_bos, special), Tokenized)
-        if said.n > MOST_TOKENS:
-            sentence = f"the text has {said.n:,} tokens, and {MOST_TOKENS:,} are handled at once: shorten it"
+        answer = await self._ask(Tokenize(self._id(), prompt, add_bos, special), Tokenized)
+        if answer.n > MOST_TOKENS:
+            sentence = (
+                f"the text has {answer.n:,} tokens, and {MOST_TOKENS:,} are handled at once: shorten it"
+            )
             raise invalid(None, sentence)
-        return tuple(said.tokens)
+        return tuple(answer.tokens)
 
     async def n_tokens(self, prompt: str | Mixed, *, add_bos: bool) -> int:
         """Returns how many tokens a text has; raises Refusal as `tokenize` does."""
@@ -116,18 +118,18 @@ class WorkerRequests:
             raise self.absence()
         answer: asyncio.Future[WorkerEvent] = asyncio.get_running_loop().create_future()
 
-        def hear(_id: str, said: WorkerEvent, _at: float) -> None:
-            if isinstance(said, Refusal) and not answer.done():
-                answer.set_exception(said)
+        def listen(_id: str, event: WorkerEvent, _at: float) -> None:
+            if isinstance(event, Refusal) and not answer.done():
+                answer.set_exception(event)
             elif not answer.done():
-                answer.set_result(said)
+                answer.set_result(event)
 
-        self._listeners[message.id] = hear
+        self._listeners[message.id] = listen
         self._send(message)
         try:
-            said = await answer
-            assert isinstance(said, kind)
-            return said
+            event = await answer
+            assert isinstance(event, kind)
+            return event
         finally:
             self.cancel(message.id)
 
@@ -143,26 +145,26 @@ class WorkerRequests:
         if self._process:
             self._process.send(message)
 
-    async def hears(self, seconds: float) -> bool:
+    async def responds(self, seconds: float) -> bool:
         """Returns whether the worker answers within `seconds`."""
         if self.state != "ready":
             return False
         number = next(self._numbers)
-        heard = self._heard[number] = asyncio.Event()
+        answered = self._pings[number] = asyncio.Event()
         self._send(Ping(number))
         try:
-            await asyncio.wait_for(heard.wait(), seconds)
+            await asyncio.wait_for(answered.wait(), seconds)
         except TimeoutError:
             return False
         finally:
-            del self._heard[number]
+            del self._pings[number]
         return True
 
-    def _hand_on(self, id: str, said: WorkerEvent, at: float) -> None:
+    def _pass_on(self, id: str, event: WorkerEvent, at: float) -> None:
         listener = self._listeners.get(id)
         if not listener:
             return
-        if isinstance(said, Refusal) or (isinstance(said, Emitted) and said.round.finish):
+        if isinstance(event, Refusal) or (isinstance(event, Emitted) and event.round.finish):
             del self._listeners[id]
             self._moved()
-        listener(id, said, at)
+        listener(id, event, at)

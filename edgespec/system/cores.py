@@ -15,7 +15,7 @@ from edgespec.errors import SettingError
 MOST_THREADS = 512  # GGML_MAX_N_THREADS
 
 
-def threads_are_said() -> bool:
+def threads_are_given() -> bool:
     """Returns whether EDGESPEC_THREADS sets the number of threads."""
     return bool(os.environ.get("EDGESPEC_THREADS"))
 
@@ -25,14 +25,14 @@ def threads_wanted() -> int:
 
     Raises SettingError for nonsense in the environment.
     """
-    said = os.environ.get("EDGESPEC_THREADS")
-    if not said:
+    variable = os.environ.get("EDGESPEC_THREADS")
+    if not variable:
         return min(MOST_THREADS, performance_cores())
-    if not said.isdecimal() or not 1 <= int(said) <= MOST_THREADS:
+    if not variable.isdecimal() or not 1 <= int(variable) <= MOST_THREADS:
         raise SettingError(
-            f"EDGESPEC_THREADS is {said!r}: it must be a whole number from 1 to {MOST_THREADS}"
+            f"EDGESPEC_THREADS is {variable!r}: it must be a whole number from 1 to {MOST_THREADS}"
         )
-    return int(said)
+    return int(variable)
 
 
 def performance_cores() -> int:

@@ -198,16 +198,16 @@ def _end_with_parent(pipe: int) -> None:
     os._exit(1)
 
 
-def told(work: Callable[[], int]) -> int:
+def reporting(work: Callable[[], int]) -> int:
     """Runs `work`; an EdgeSpecError becomes one sentence on stderr and its exit code.
 
-    What is printed meanwhile is shown on the terminal and never obeyed.
+    What it prints is shown on the terminal and never obeyed.
     """
     with guarded():
-        return _told(work)
+        return _reporting(work)
 
 
-def _told(work: Callable[[], int]) -> int:
+def _reporting(work: Callable[[], int]) -> int:
     try:
         code = work()
         if sys.stdout and not sys.stdout.closed:

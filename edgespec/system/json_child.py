@@ -73,8 +73,8 @@ class JsonChild:
         finally:
             timer.cancel()
         try:
-            said: dict[str, Any] = json.loads(line)
-            return said
+            answer: dict[str, Any] = json.loads(line)
+            return answer
         except ValueError:
             raise self._died(child, overran.is_set()) from None
 
@@ -111,6 +111,6 @@ def answer_questions(answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None
         question = json.loads(line)
         if "data" in question:
             question["data"] = sys.stdin.buffer.read(question["data"])
-        said = json.dumps(answer(question))
-        sys.stdout.buffer.write(said.encode() + b"\n")
+        encoded = json.dumps(answer(question))
+        sys.stdout.buffer.write(encoded.encode() + b"\n")
         sys.stdout.buffer.flush()

@@ -186,8 +186,8 @@ def answer_within(answer: Callable[[Any], str], complaint: type[Exception]) -> N
             except MemoryError:
                 kind, text = TOO_MUCH, ""
             faulthandler.cancel_dump_traceback_later()
-            said = text.encode("utf-8", "surrogatepass")
-            answers.write(_ANSWER.pack(len(said), kind) + said)
+            encoded = text.encode("utf-8", "surrogatepass")
+            answers.write(_ANSWER.pack(len(encoded), kind) + encoded)
             answers.flush()
 
 

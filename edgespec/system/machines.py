@@ -110,8 +110,8 @@ def _devices(machine: str, connection: socket.socket) -> list[RemoteDevice]:
         raise MachineLostError(f"the machine of --rpc at {machine} has {count} devices to offer")
     memory = [_answer(connection, _DEVICE_MEMORY, struct.pack("<I", i), 16) for i in range(count)]
     return [
-        RemoteDevice(name, *struct.unpack("<QQ", said))
-        for name, said in zip(device_names(machine, count), memory, strict=True)
+        RemoteDevice(name, *struct.unpack("<QQ", sizes))
+        for name, sizes in zip(device_names(machine, count), memory, strict=True)
     ]
 
 
@@ -123,8 +123,8 @@ def device_names(machine: str, count: int) -> list[str]:
 def _answer(connection: socket.socket, command: int, body: bytes, size: int) -> bytes:
     """Returns a server's answer to one command. Raises ConnectionResetError if it hangs up."""
     connection.sendall(struct.pack("<BQ", command, len(body)) + body)
-    (said,) = struct.unpack("<Q", _exactly(connection, 8))
-    if said != size:
+    (announced,) = struct.unpack("<Q", _exactly(connection, 8))
+    if announced != size:
         raise ConnectionResetError
     return _exactly(connection, size)
 
@@ -162,6 +162,6 @@ def absent(machines: Iterable[str], seconds: float) -> list[str]:
 
 
 def lost_sentence(lines: str) -> str | None:
-    """Returns what a process said about a lost machine; None if it said nothing about one."""
-    said = [line for line in lines.splitlines() if LOST_WORDS in line]
-    return said[-1].removeprefix("edgespec: ").strip() if said else None
+    """Returns what a process reported about a lost machine; None if it reported none."""
+    found = [line for line in lines.splitlines() if LOST_WORDS in line]
+    return found[-1].removeprefix("edgespec: ").strip() if found else None

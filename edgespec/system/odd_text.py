@@ -1,4 +1,4 @@
-"""What is odd about a text that came from outside: said, because nobody sees it."""
+"""What is odd about a text that came from outside, for a warning: nobody sees it."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""How many cores other programs keep busy: what is timed beside them says little."""
+"""How many cores other programs keep busy: what is timed while they work says little."""
 
 import os
 import time
@@ -39,7 +39,7 @@ def _own_seconds() -> float:
     total = spent.user + spent.system + spent.children_user + spent.children_system
     with suppress(psutil.Error):
         for process in psutil.Process().children(recursive=True):
-            with suppress(psutil.Error):  # it has ended meanwhile
+            with suppress(psutil.Error):  # it has ended since
                 its = process.cpu_times()
                 total += its.user + its.system + its.children_user + its.children_system
     return total

@@ -113,12 +113,12 @@ def _fault(*, extra_buffers: bool) -> str | None:
 
 def _kept(path: Path) -> SelfTest | None:
     with suppress(OSError, ValueError):
-        said = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(path.read_text(encoding="utf-8"))
         kinds = {"fault": str, "extra_buffers": bool, "sound": bool}
-        if isinstance(said, dict) and all(
-            isinstance(said.get(field.name), kinds[field.name]) for field in fields(SelfTest)
+        if isinstance(kept, dict) and all(
+            isinstance(kept.get(field.name), kinds[field.name]) for field in fields(SelfTest)
         ):
-            return SelfTest(**{name: said[name] for name in kinds})
+            return SelfTest(**{name: kept[name] for name in kinds})
     return None
 
 

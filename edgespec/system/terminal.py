@@ -1,7 +1,7 @@
 """What reaches a terminal: text of files, hubs and models is shown there, and never obeyed.
 
 A name may contain an escape sequence that clears the screen, writes the clipboard or sets the title.
-Everything that a command prints goes through here (`isolate.told`), so that no other code need care.
+Everything that a command prints goes through here (`isolate.reporting`), so that no other code need care.
 """
 
 import re

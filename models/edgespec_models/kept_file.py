@@ -1,6 +1,6 @@
 """Files that are kept: written whole or not at all, whoever else writes them and whatever ends the program.
 
-What is written goes to a file beside the place, which takes the name once its bytes are on the disk: a
+What is written goes to a file next to the place, which takes the name once its bytes are on the disk: a
 finished name never stands for what a power cut could still lose.
 """
 
@@ -20,7 +20,7 @@ _numbers = itertools.count()
 
 @contextmanager
 def replacing(path: Path, *, private: bool = False, sync: bool = True) -> Iterator[Path]:
-    """Yields a file beside a place, to write to; it takes the place at the end, and is gone if that fails.
+    """Yields a file next to a place, to write to; it takes the place at the end, and is gone if that fails.
 
     private: nobody else may read it. sync: wait until the disk has it, which caches need not.
     An OSError that passes names the place, if it names no file.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 from edgespec.commands.status_line import StatusLine
 from edgespec.engine.text_log import name_of
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
-from edgespec.pairs.check import header_told, headers_of
+from edgespec.pairs.check import header_errors, headers_of
 from edgespec.pairs.settings import check_threads
 from edgespec.system import config
 from edgespec_models.gguf.facts import why_not_usable
@@ -91,7 +91,7 @@ def _need_torch() -> None:
 
 def _checked(target: Path) -> list[Header]:
     """Returns the headers of a target that can be run. Raises ModelFileError, ModelUnsupportedError."""
-    with header_told():
+    with header_errors():
         headers = headers_of(target)
     if reason := why_not_usable(headers[0]):
         raise ModelUnsupportedError(reason)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edgespec.errors import ModelFileError
-from edgespec.pairs.store import installed_pair, open_store, store_told
+from edgespec.pairs.store import installed_pair, open_store, store_errors
 from edgespec_models import tiny
 from edgespec_models.gguf.header import split_names
 from edgespec_models.shelf.store import EMBEDDED, InstalledModel, InstalledPair
@@ -36,7 +36,7 @@ def current_pair(named: str) -> CurrentPair:
         assert pair is not None  # a name that is not installed was refused
         return CurrentPair(pair.target.path, pair.draft.path if pair.draft else None, pair)
     path = path.absolute()
-    with store_told():
+    with store_errors():
         for pair in open_store().pairs():
             if pair.target.path.absolute() == path:
                 return CurrentPair(path, pair.draft.path if pair.draft and not pair.missing else None, pair)
@@ -48,7 +48,7 @@ def install(found: CurrentPair, draft: Path, named: str) -> str:
     place = draft.with_name(draft.name.removeprefix("new-"))
     os.replace(draft, place)
     model = InstalledModel((str(place.absolute()),), place.stat().st_size)
-    with store_told():
+    with store_errors():
         if found.pair:
             note = f"made by edgespec distill, in place of {found.draft.name if found.draft else 'none'}"
             open_store().add(replace(found.pair, draft=model, note=note))

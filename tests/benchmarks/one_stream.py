@@ -30,8 +30,8 @@ WARM, ASKED = 1, 2  # answers of a server in a turn
 
 def speed(port: int, arguments: argparse.Namespace, seed: int) -> float:
     """Returns tok/s of one answer behind its first piece of text."""
-    said = ask(port, PROMPT, n_tokens=arguments.tokens, temperature=arguments.temperature, seed=seed)
-    return (said.tokens - 1) / sum(said.gaps)
+    generated = ask(port, PROMPT, n_tokens=arguments.tokens, temperature=arguments.temperature, seed=seed)
+    return (generated.tokens - 1) / sum(generated.gaps)
 
 
 def cpu_seconds() -> dict[str, float]:

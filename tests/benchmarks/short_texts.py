@@ -104,15 +104,15 @@ def text_of(pair: Pair, prompt: str, request: Request, machine: str, seed: int) 
         "draft": Priced(pair.contexts["draft"], true.draft, clock, rng),
     }
     tokens = pair.prompt_tokens(prompt)[-PROMPT_TOKENS:]
-    one, said, missed, last, began, drafted = true.target.points[1], 0, 0.0, 0.0, 0.0, 0.0
+    one, generated, missed, last, began, drafted = true.target.points[1], 0, 0.0, 0.0, 0.0, 0.0
     for round_ in alone(pair, tokens, request, costs=pair.costs(), scorers=scorers, clock=clock):
         if not began:
             began, drafted = clock(), scorers["draft"].seconds
         else:
-            said += len(round_.tokens)
+            generated += len(round_.tokens)
             missed += (clock() - last) / one - 1 if round_.drafted and not round_.accepted else 0.0
         last = clock()
-    return Text(said * one / (clock() - began), missed, (scorers["draft"].seconds - drafted) / one)
+    return Text(generated * one / (clock() - began), missed, (scorers["draft"].seconds - drafted) / one)
 
 
 def told(texts: Sequence[Text]) -> str:

@@ -190,8 +190,8 @@ def ours(target: Path, draft: Path | None, *, slots: int, n_ctx: int, threads: i
     ]  # fmt: skip
 
 
-def our_port(said: str) -> int | None:
-    found = re.search(r" answers at http://\S+?:(\d+)/v1", said)
+def our_port(text: str) -> int | None:
+    found = re.search(r" answers at http://\S+?:(\d+)/v1", text)
     return int(found[1]) if found else None
 
 

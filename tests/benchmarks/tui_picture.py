@@ -30,7 +30,7 @@ async def draw(file: Path) -> None:
         svg = FONT.sub("", app.export_screenshot(title="edgespec demo"))
         svg = svg.replace("Fira Code", "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono")
         file.write_text("\n".join(line.strip() for line in svg.splitlines() if line.strip()) + "\n")
-    print("\n".join(screen.said))
+    print("\n".join(screen.conclusion))
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def test_an_engine_goes_on_with_less_on_a_card_that_is_full(small_card: SmallCar
         asked = {"prompt": LONG, "max_tokens": 4}
         small_card.end_at(small_card.held(server.worker.pid))
         refused = server.ask("/v1/completions", asked, timeout=RESTART_S)
-        assert refused.status == 503 and "ran out of memory" in refused.error["message"], server.said()
-        until(lambda: "the engine is running again" in server.said(), RESTART_S)
-        assert "with less on the graphics card" in server.said()
+        assert refused.status == 503 and "ran out of memory" in refused.error["message"], server.logged()
+        until(lambda: "the engine is running again" in server.logged(), RESTART_S)
+        assert "with less on the graphics card" in server.logged()
         answered = server.ask("/v1/completions", asked, timeout=RESTART_S)
-        assert answered.status == 200, server.said()
+        assert answered.status == 200, server.logged()
         assert json.loads(server.ask("/v1/models").body)["data"][0]["meta"]["card"] == ""

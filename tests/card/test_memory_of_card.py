@@ -16,7 +16,7 @@ from edgespec.commands.plan import bandwidth
 from edgespec.engine.pair import Pair
 from edgespec.llama.model import Model
 from edgespec.memory.at_load import fitted, pair_fit, ram
-from edgespec.memory.question import MemoryOracle
+from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.config import cache_folder
 from edgespec_models.fit.allotment import ALL, CARD_MARGIN
@@ -93,7 +93,7 @@ print(there - held[-1], held[-1] - held[2])
     assert given_back > 8 << 20 and grown < 4 << 20
 
 
-def test_a_card_that_has_less_than_it_said_takes_what_it_can(tiny_target: Path, tmp_path: Path) -> None:
+def test_a_card_that_has_less_than_it_stated_takes_what_it_can(tiny_target: Path, tmp_path: Path) -> None:
     """It was called a damaged file."""
     code = f"""
 from edgespec.engine.pair import Pair

@@ -242,6 +242,7 @@ def test_arguments_are_an_object_that_json_can_say(text: str) -> None:
     json.dumps(as_object(text), allow_nan=False, ensure_ascii=False).encode()
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_any_text_is_read_by_any_family(name: str) -> None:
     """Pieces of a family's own tags, of JSON and of Python, and any schema, as hypothesis draws them."""

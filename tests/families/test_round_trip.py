@@ -136,6 +136,7 @@ def templates(test_data: Path) -> Path:
     return test_data / "templates"
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("name", FAMILIES)
 def test_calls_are_read_as_they_were_written(templates: Path, name: str) -> None:
     template = (templates / f"{name}.jinja").read_text()
@@ -160,6 +161,7 @@ def test_calls_are_read_as_they_were_written(templates: Path, name: str) -> None
     assert "get_weather" not in turn.content
 
 
+@pytest.mark.slow
 def test_every_template_renders_every_kind_of_message(templates: Path) -> None:
     """Nothing that was said is missing from the prompt, the tools included."""
     files = sorted(templates.glob("*.jinja"))

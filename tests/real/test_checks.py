@@ -92,7 +92,7 @@ def test_the_noncentral_one_is_the_simulations(x: float, df: int, shift: float, 
     assert survival(x, df, shift) == pytest.approx(p, abs=1e-3)
 
 
-def test_what_is_said_to_be_visible_is_seen_nine_times_in_ten() -> None:
+def test_what_is_stated_to_be_visible_is_seen_nine_times_in_ten() -> None:
     """The hardest deviation of its size: every probability raised or lowered by the same factor."""
     rng = np.random.default_rng(4)
     p, samples, false_alarm = np.full(20, 0.05), 2000, 1e-3

@@ -42,7 +42,7 @@ for path in sys.stdin.read().splitlines():
         said = os.open(path + ".said", os.O_WRONLY | os.O_CREAT, 0o600)
         os.dup2(said, 1)
         os.dup2(said, 2)
-        code = isolate.told(lambda: cli.run_command(["run", "--target", path, *arguments]))
+        code = isolate.reporting(lambda: cli.run_command(["run", "--target", path, *arguments]))
         sys.stdout.flush()
         os._exit(code)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
@@ -89,20 +89,20 @@ def tried_in_forks(paths: list[Path]) -> list[tuple[int, str]]:
         timeout=TIME_LIMIT * len(paths),
     )
     assert done.returncode == 0, done.stderr
-    said = [path.with_name(path.name + ".said").read_text(errors="replace") for path in paths]
-    return list(zip(map(int, done.stdout.split()), said, strict=True))
+    output = [path.with_name(path.name + ".said").read_text(errors="replace") for path in paths]
+    return list(zip(map(int, done.stdout.split()), output, strict=True))
 
 
-def kind_of(code: int, said: str) -> str:
+def kind_of(code: int, text: str) -> str:
     if code == -signal.SIGALRM:
         return "hung"
     if code < 0:
         return "aborted"
-    if "Traceback" in said:
+    if "Traceback" in text:
         return "traceback"
     if code == 0:
         return "loaded"
-    sentence = said.splitlines()
+    sentence = text.splitlines()
     return "refused" if code in (1, 2) and sentence and "edgespec: " in sentence[-1] else "odd"
 
 

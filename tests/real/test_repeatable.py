@@ -17,16 +17,16 @@ from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
-Said = list[tuple[int, float]]  # token, logprob
+LaneAnswer = list[tuple[int, float]]  # token, logprob
 
 
-def said(engine: Engine, prompt: NDArray[np.int32], request: Request) -> Said:
+def answered(engine: Engine, prompt: NDArray[np.int32], request: Request) -> LaneAnswer:
     engine.submit("r", prompt, request)
-    found: Said = []
+    found: LaneAnswer = []
     while not engine.idle:
         for one in engine.step():
             if isinstance(one, Emitted):
-                found += [(score.said.token, score.said.logprob) for score in one.round.scores]
+                found += [(score.chosen.token, score.chosen.logprob) for score in one.round.scores]
     return found
 
 
@@ -41,11 +41,11 @@ def test_a_text_does_not_depend_on_what_was_asked_before(piece: int, tiny_target
             Sampling(temperature=0.8), 8, seed=3, drafter="none", fresh=True, scoring=Scoring(top=0)
         )
         prompts = [source[:n] for n in (5, 60, 100, 129, 200)]
-        first = [said(engine, prompt, wish) for prompt in prompts]
+        first = [answered(engine, prompt, wish) for prompt in prompts]
         for i in rng.integers(len(prompts), size=12).tolist():
             if rng.random() < 0.5:  # somebody who does not care
-                said(engine, source[: rng.integers(4, 350)], replace(wish, fresh=False))
-            assert said(engine, prompts[i], wish) == first[i]
+                answered(engine, source[: rng.integers(4, 350)], replace(wish, fresh=False))
+            assert answered(engine, prompts[i], wish) == first[i]
 
 
 def test_a_text_does_not_depend_on_sizes_that_were_timed_while_idle(tiny_target: Path) -> None:
@@ -60,10 +60,10 @@ def test_a_text_does_not_depend_on_sizes_that_were_timed_while_idle(tiny_target:
         )
         for n, chunks in ((200, 2), (240, 3), (300, 1)):
             pair.forget()
-            first = said(engine, source[:n], wish)
+            first = answered(engine, source[:n], wish)
             pair.forget()
-            said(engine, source[: 64 * chunks], replace(wish, max_tokens=1))
+            answered(engine, source[: 64 * chunks], replace(wish, max_tokens=1))
             before = pair.decodes
             pair.costs().target.weights.clear()  # nothing is known
             assert pair.look_again() and pair.decodes > before
-            assert said(engine, source[:n], wish) == first
+            assert answered(engine, source[:n], wish) == first

@@ -33,10 +33,10 @@ def pair() -> Iterator[Pair]:
 
 
 def written(
-    pair: Pair, grammar: Grammar, said: str = "Describe it as JSON.", **wanted: Any
+    pair: Pair, grammar: Grammar, words: str = "Describe it as JSON.", **wanted: Any
 ) -> tuple[str, str]:
     """Returns the text and why it ended."""
-    prompt = pair.chat_tokens([{"role": "user", "content": said}])
+    prompt = pair.chat_tokens([{"role": "user", "content": words}])
     rounds = list(pair.generate(prompt, Request(max_tokens=LONGEST, grammar=grammar, **wanted)))
     return "".join(round_.text for round_ in rounds), str(rounds[-1].finish)
 
@@ -128,7 +128,7 @@ def test_stop_strings_limits_and_biases_hold_under_a_grammar(pair: Pair) -> None
     assert written(pair, grammar, seed=1)[1] == "stop"
 
 
-def test_streams_beside_each_other_keep_each_to_its_own_grammar(pair: Pair) -> None:
+def test_streams_next_to_each_other_keep_each_to_its_own_grammar(pair: Pair) -> None:
     target, draft = pair_files()
     with Pair(target, draft, replace(BYTE_IDENTICAL, slots=3, n_ctx=512)) as several:
         engine = Engine(several, slots=3)

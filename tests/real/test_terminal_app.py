@@ -158,7 +158,7 @@ conversation_screen.ConversationScreen.refresh_state = broken
 
 
 @pytest.mark.slow
-def test_a_fault_of_our_own_is_told_in_a_sentence_and_kept_in_a_file(tmp_path: Path, home: Path) -> None:
+def test_a_fault_of_our_own_is_reported_in_a_sentence_and_kept_in_a_file(tmp_path: Path, home: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(FAULT)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     command = ("chat", "--endpoint", "http://127.0.0.1:9")

@@ -82,9 +82,9 @@ def test_a_tool_is_called_and_answered(client: anthropic.Anthropic, dialects: Se
     got = create(client, messages=asked, tools=[DOCS])
     [call] = [block for block in got.content if block.type == "tool_use"]
     assert got.stop_reason == "tool_use" and call.id.startswith("toolu_") and isinstance(call.input, dict)
-    said = events(dialects, messages=asked, tools=[DOCS])
+    received = events(dialects, messages=asked, tools=[DOCS])
     pieces = [
-        e["delta"]["partial_json"] for e in said if e.get("delta", {}).get("type") == "input_json_delta"
+        e["delta"]["partial_json"] for e in received if e.get("delta", {}).get("type") == "input_json_delta"
     ]
     assert json.loads("".join(pieces)) == call.input
     result = {

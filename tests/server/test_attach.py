@@ -22,16 +22,16 @@ from commands import posix
 from served import NO_END, served, until
 from tiny_gguf import write_llama
 
-from edgespec.client.attach import Attached, Progress, WantedEngine, attach, connect, start_lock
 from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.client.state_file import ServerState
 from edgespec.errors import EndpointError, EndpointLostError
+from edgespec.local.attach import Attached, Progress, WantedEngine, attach, connect, start_lock
 from edgespec.system.config import cache_folder
 from edgespec_models import tiny
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
-ENDLESS = AnswerOptions(sampling={"temperature": 2}, beside={"logit_bias": NO_END})
+ENDLESS = AnswerOptions(sampling={"temperature": 2}, extra={"logit_bias": NO_END})
 
 
 @pytest.fixture
@@ -94,6 +94,7 @@ def test_an_engine_is_started_and_a_second_program_shares_it(engine: Attached) -
         assert own.private and own.fault() is None
 
 
+@pytest.mark.slow
 def test_two_that_start_together_load_one_pair() -> None:
     shutil.rmtree(cache_folder() / "pairs")  # else it may be ready before the web process is
     engines: list[Attached] = []
@@ -118,7 +119,7 @@ def test_two_that_start_together_load_one_pair() -> None:
 
 @posix
 def test_an_engine_ends_with_its_owner_even_by_kill_9() -> None:
-    code = "from edgespec.client.attach import attach\ne = attach()\nprint('attached', flush=True)\ninput()"
+    code = "from edgespec.local.attach import attach\ne = attach()\nprint('attached', flush=True)\ninput()"
     owner = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert owner.stdin and owner.stdout
     with owner.stdin, owner.stdout:
@@ -175,6 +176,7 @@ def test_a_chat_waits_for_a_server_that_is_being_started(
     assert {step.stage for step in steps} <= {"waiting"}
 
 
+@pytest.mark.slow
 def test_starting_can_be_cancelled() -> None:
     before = children()
     steps: list[Progress] = []
@@ -210,7 +212,7 @@ def test_a_server_that_fits_is_preferred_and_outlives_us(
 
 
 @pytest.mark.slow
-def test_a_pair_beside_another_is_found_in_a_server_and_asked_by_its_name(
+def test_a_pair_next_to_another_is_found_in_a_server_and_asked_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny_target: Path, tiny_draft: Path
 ) -> None:
     """The server's file tells of the pair that was loaded last: for the other one, an engine was started."""
@@ -230,8 +232,8 @@ def test_a_pair_beside_another_is_found_in_a_server_and_asked_by_its_name(
             [*_, ended] = engine.client.chat(HELLO, AnswerOptions(max_tokens=2))
             assert isinstance(ended, Ended)
         too_long = replace(second, n_ctx=600), replace(second, template="another")
-        [told] = [client.state for client in Client.found()]
-        assert told and not any(one.is_beside(told, engine.info) for one in too_long)
+        [answer] = [client.state for client in Client.found()]
+        assert answer and not any(one.has_loaded(answer, engine.info) for one in too_long)
         assert server.ask("/v1/models").json["data"][0]["id"] == "small", "it stays the current one"
 
 

@@ -25,7 +25,7 @@ from edgespec.client.stream import read_again
 from edgespec.errors import EndpointError, EndpointLostError, PromptTooLongError, SettingError
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
-ENDLESS = AnswerOptions(sampling={"temperature": 2, "top_p": 1, "min_p": 0}, beside={"logit_bias": NO_END})
+ENDLESS = AnswerOptions(sampling={"temperature": 2, "top_p": 1, "min_p": 0}, extra={"logit_bias": NO_END})
 
 
 @pytest.fixture(scope="module")
@@ -47,18 +47,18 @@ def whole(
     client: Client, options: AnswerOptions, messages: list[dict[str, str]] = HELLO
 ) -> tuple[list[StreamedRound], Ended]:
     """Returns the rounds of an answer and its end."""
-    *told, ended = client.chat(messages, options)
+    *reply, ended = client.chat(messages, options)
     assert isinstance(ended, Ended)
-    return [one for one in told if isinstance(one, StreamedRound)], ended
+    return [one for one in reply if isinstance(one, StreamedRound)], ended
 
 
 def test_rounds_come_as_the_engine_made_them(client: Client) -> None:
     """The client finds the server by its file, and its key there."""
-    told, ended = whole(client, AnswerOptions(seed=1, draft_length=4))
-    rounds = [one.round for one in told]
+    reply, ended = whole(client, AnswerOptions(seed=1, draft_length=4))
+    rounds = [one.round for one in reply]
     assert "".join(round_.text for round_ in rounds).startswith("EdgeSpec makes a GGUF model answer")
-    assert [one.number for one in told] == list(range(1, len(told) + 1))
-    assert all(len(one.round.tokens) == len(one.round.sources) == len(one.pieces) for one in told)
+    assert [one.number for one in reply] == list(range(1, len(reply) + 1))
+    assert all(len(one.round.tokens) == len(one.round.sources) == len(one.pieces) for one in reply)
     assert ended.finish == "stop" and ended.model == "embedded"
     assert ended.n_tokens == sum(len(round_.tokens) for round_ in rounds) == 40
     assert ended.drafted == sum(round_.drafted for round_ in rounds) > 0
@@ -78,28 +78,28 @@ def test_rounds_come_as_the_engine_made_them(client: Client) -> None:
 
 def test_how_far_a_prompt_has_been_read_comes_before_its_first_text(client: Client) -> None:
     long = [{"role": "user", "content": "to read " * 700}]
-    told, ended = whole(client, AnswerOptions(max_tokens=2, progress=True), long)
-    readings = [one.reading for one in told if one.reading]
-    assert readings == [one.reading for one in told[: len(readings)]] and len(readings) < len(told)
+    answer, ended = whole(client, AnswerOptions(max_tokens=2, progress=True), long)
+    readings = [one.reading for one in answer if one.reading]
+    assert readings == [one.reading for one in answer[: len(readings)]] and len(readings) < len(answer)
     assert {reading.total for reading in readings} == {ended.prompt_tokens}
     done = [reading.done for reading in readings]
     assert len(done) > 1 and done == sorted(done) and done[-1] == ended.prompt_tokens
     assert readings[0].left_s is None and readings[1].left_s and readings[-1].left_s == 0
-    told, _ = whole(client, AnswerOptions(max_tokens=2), long)
-    assert not any(one.reading for one in told)
+    answer, _ = whole(client, AnswerOptions(max_tokens=2), long)
+    assert not any(one.reading for one in answer)
     assert "return_progress" not in AnswerOptions(progress=True).body(HELLO, ours=False)
 
 
-def test_text_is_told_by_who_produced_it(client: Client) -> None:
-    told, _ = whole(client, AnswerOptions(seed=1, drafter="model", draft_length=4, stop=("sooner than",)))
-    assert all("".join(span.text for span in one.spans) == one.round.text for one in told)
-    assert {span.source for one in told for span in one.spans} == {"model", "target"}
-    assert any(one.round.drafted for one in told)
+def test_text_is_reported_by_who_produced_it(client: Client) -> None:
+    answer, _ = whole(client, AnswerOptions(seed=1, drafter="model", draft_length=4, stop=("sooner than",)))
+    assert all("".join(span.text for span in one.spans) == one.round.text for one in answer)
+    assert {span.source for one in answer for span in one.spans} == {"model", "target"}
+    assert any(one.round.drafted for one in answer)
 
 
 def test_speculation_is_left_out_where_it_is_not_wished(client: Client) -> None:
-    told, ended = whole(client, AnswerOptions(seed=1, speculation=False))
-    assert ended.drafted == 0 and not any(one.round.drafted for one in told)
+    answer, ended = whole(client, AnswerOptions(seed=1, speculation=False))
+    assert ended.drafted == 0 and not any(one.round.drafted for one in answer)
 
 
 def test_a_seed_gives_the_same_text_with_and_without_speculation(client: Client) -> None:
@@ -107,9 +107,9 @@ def test_a_seed_gives_the_same_text_with_and_without_speculation(client: Client)
 
     def said(question: str, **wished: Any) -> tuple[str, int]:
         asked = AnswerOptions(max_tokens=48, sampling={"temperature": 1.2}, **{"seed": 7, **wished})
-        told, ended = whole(client, asked, [{"role": "user", "content": question}])
+        answer, ended = whole(client, asked, [{"role": "user", "content": question}])
         assert ended.drafted is not None
-        return "".join(one.round.text for one in told), ended.drafted
+        return "".join(one.round.text for one in answer), ended.drafted
 
     for question in ("Tell me of rivers and kings", "zebra 17 of"):
         plain, fixed = said(question, speculation=False), said(question, drafter="model", draft_length=4)
@@ -154,9 +154,9 @@ def test_another_thread_cancels_an_answer(client: Client, server: Served, late: 
     assert isinstance(ended, Ended) and ended.finish == "cancelled"
     key = {"x-api-key": "the-key-of-the-test"}
     until(lambda: b"edgespec_requests_running 0.0" in server.ask("/metrics", headers=key).body)
-    told = server.ask("/metrics", headers=key).body.decode()
+    reply = server.ask("/metrics", headers=key).body.decode()
     if late:  # it had begun, and did not end by itself
-        assert re.search(r'edgespec_requests_total{.*finish="cancelled".*} [1-9]', told)
+        assert re.search(r'edgespec_requests_total{.*finish="cancelled".*} [1-9]', reply)
 
 
 def test_closing_an_answer_cancels_it(client: Client) -> None:
@@ -251,10 +251,10 @@ def test_another_server_is_asked_as_it_knows_it() -> None:
     )  # fmt: skip
     with other([(200, MODELS), (200, answer + b"data: [DONE]\n\n")]) as (port, asked):
         client = Client.at(f"http://127.0.0.1:{port}/", key="sk-1")
-        told, ended = whole(client, AnswerOptions(seed=1, speculation=False, draft_length=4))
+        reply, ended = whole(client, AnswerOptions(seed=1, speculation=False, draft_length=4))
         assert client.count(HELLO) is None
-    assert [(one.reasoning, one.round.text) for one in told[:3]] == [("hm", ""), ("", "a"), ("", "b")]
-    assert told[1].spans == (Span("a", ""),) and not told[1].number and told[3].tool_calls
+    assert [(one.reasoning, one.round.text) for one in reply[:3]] == [("hm", ""), ("", "a"), ("", "b")]
+    assert reply[1].spans == (Span("a", ""),) and not reply[1].number and reply[3].tool_calls
     assert ended.finish == "tool_calls" and ended.n_tokens == 3 and ended.cached_tokens == 4
     assert ended.drafted is None and ended.speedup is None and ended.ttft_s
     (listing, _, _), (path, headers, body) = asked

@@ -77,8 +77,8 @@ def test_llama_vim_warms_up_while_an_instruction_is_typed(dialects: Served) -> N
     asked[1]["content"] = "INSTRUCTION: count"
     sent = {"id_slot": 3, "messages": asked, "min_p": 0.1, "temperature": 0.1, "samplers": ["min_p", "temperature"],
             "stream": True, "cache_prompt": True, "n_predict": 4}  # fmt: skip
-    said = chunks(dialects, "/v1/chat/completions", sent)
-    assert said[-1]["timings"]["cache_n"] > 100 and said[-1]["timings"]["predicted_n"] <= 4
+    events = chunks(dialects, "/v1/chat/completions", sent)
+    assert events[-1]["timings"]["cache_n"] > 100 and events[-1]["timings"]["predicted_n"] <= 4
 
 
 def test_llama_vscode_chats_with_letters_for_samplers(dialects: Served) -> None:
@@ -97,10 +97,10 @@ def test_zed_finds_the_model_and_streams_with_tools(dialects: Served) -> None:
     assert props["chat_template_caps"]["supports_tool_calls"] and not props["modalities"]["vision"]
     body = {"model": "tiny", "messages": ASKED, "stream": True, "stream_options": {"include_usage": True},
             "tools": TOOLS, "tool_choice": "auto", "temperature": 1.0, "max_tokens": 12}  # fmt: skip
-    said = chunks(dialects, "/v1/chat/completions", body)
-    assert all(chunk["model"] and chunk["object"] == "chat.completion.chunk" for chunk in said)
-    assert all("delta" in chunk["choices"][0] for chunk in said[:-1]) and said[-1]["choices"] == []
-    assert said[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] >= 0
+    events = chunks(dialects, "/v1/chat/completions", body)
+    assert all(chunk["model"] and chunk["object"] == "chat.completion.chunk" for chunk in events)
+    assert all("delta" in chunk["choices"][0] for chunk in events[:-1]) and events[-1]["choices"] == []
+    assert events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] >= 0
 
 
 def test_cline_streams_with_tools_and_an_effort(dialects: Served) -> None:
@@ -111,8 +111,8 @@ def test_cline_streams_with_tools_and_an_effort(dialects: Served) -> None:
     body = {"model": "tiny", "messages": [{"role": "developer", "content": "You edit."}, {"role": "user", "content": parts}],
             "stream": True, "stream_options": {"include_usage": True}, "temperature": 0, "reasoning_effort": "medium",
             "tools": TOOLS, "parallel_tool_calls": False, "max_tokens": 12}  # fmt: skip
-    said = chunks(dialects, "/v1/chat/completions", body, Authorization="Bearer none")
-    assert said[-1]["usage"]["completion_tokens"] > 0
+    events = chunks(dialects, "/v1/chat/completions", body, Authorization="Bearer none")
+    assert events[-1]["usage"]["completion_tokens"] > 0
 
 
 def test_continue_asks_in_three_ways(dialects: Served) -> None:
@@ -127,8 +127,8 @@ def test_continue_asks_in_three_ways(dialects: Served) -> None:
     ]
     native = {"prompt": "<|fim_prefix|>def f():\n    <|fim_suffix|>\n<|fim_middle|>", "stream": True, "n_predict": 12,
               "temperature": 0.01, "stop": stop, "top_p": None}  # fmt: skip
-    said = chunks(dialects, "/completion", native)
-    assert said[-1]["stop"] and all("content" in chunk for chunk in said)
+    events = chunks(dialects, "/completion", native)
+    assert events[-1]["stop"] and all("content" in chunk for chunk in events)
     legacy = {"model": "tiny", "prompt": native["prompt"], "max_tokens": 12, "stream": True, "stop": stop}
     assert chunks(dialects, "/v1/completions", legacy)[-1]["choices"][0]["finish_reason"]
     chat = {"model": "tiny", "messages": ASKED, "max_tokens": 12, "stream": True, "stop": stop[:4]}
@@ -146,8 +146,8 @@ def test_opencode_streams_as_the_ai_sdk_does(dialects: Served) -> None:
     body = {"model": "tiny", "max_tokens": 12, "temperature": 0, "tools": TOOLS, "tool_choice": "auto", "stream": True,
             "stream_options": {"include_usage": True}, "messages": [*ASKED, {"role": "assistant", "content": None,
             "tool_calls": [called]}, {"role": "tool", "tool_call_id": "call_1", "content": "x = 1"}]}  # fmt: skip
-    said = chunks(dialects, "/v1/chat/completions", body)
-    assert said[0]["choices"][0]["delta"]["role"] == "assistant" and said[-1]["usage"]
+    events = chunks(dialects, "/v1/chat/completions", body)
+    assert events[0]["choices"][0]["delta"]["role"] == "assistant" and events[-1]["usage"]
 
 
 def test_aider_streams_plain_words(dialects: Served) -> None:
@@ -163,6 +163,6 @@ def test_aider_streams_plain_words(dialects: Served) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/completion", "/infill"]
 )
-def test_a_mistake_is_told_in_every_dialect(dialects: Served, path: str) -> None:
+def test_a_mistake_is_reported_in_every_dialect(dialects: Served, path: str) -> None:
     got = dialects.ask(path, {"temperature": "hot"})
     assert got.status == 400 and got.error["message"]

@@ -129,7 +129,7 @@ def test_the_model_is_kept_as_long_as_ollamas_clients_ask(server: Served) -> Non
         ({"input": "x", "encoding_format": "hex"}, "encoding_format is 'hex'"),
     ],
 )
-def test_what_cannot_be_embedded_is_told_in_one_sentence(
+def test_what_cannot_be_embedded_is_reported_in_one_sentence(
     client: openai.OpenAI, fields: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=words):
@@ -158,7 +158,7 @@ def test_a_model_of_the_hubs_cache_has_the_name_of_its_link(model: Path, tmp_pat
     assert Embeddings(_pooling_model(str(link), "--embed")).name == "embedder-Q8_0"
 
 
-def test_a_child_that_dies_is_told_and_replaced(server: Served, client: openai.OpenAI) -> None:
+def test_a_child_that_dies_is_reported_and_replaced(server: Served, client: openai.OpenAI) -> None:
     vectors(client, "x")
     [child] = server.children("edgespec.llama.embedding_child")
     child.kill()
@@ -295,13 +295,13 @@ def test_settings_that_are_read_again_hold_for_the_reranker(tmp_path: Path) -> N
         assert server.ask("/v1/rerank", RANKED).status == 200
         file.write_text("idle-unload = 0.01\n")  # minutes
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: "again: " in server.said())
+        until(lambda: "again: " in server.logged())
         children = server.children("edgespec.llama.embedding_child")
         assert len(children) == 1 and server.ask("/v1/rerank", RANKED).status == 200
         until(lambda: not any(child.is_running() for child in children))
 
 
-def test_what_cannot_be_ranked_is_told_in_one_sentence(dialects: Served) -> None:
+def test_what_cannot_be_ranked_is_reported_in_one_sentence(dialects: Served) -> None:
     for body, words, status in (
         ({"documents": ["a"]}, "query is missing", 400),
         ({"query": "a", "documents": [7]}, "documents.0 is 7", 400),

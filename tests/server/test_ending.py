@@ -69,15 +69,16 @@ def test_half_a_request_delays_no_end(tmp_path: Path) -> None:
         unread.close()
 
 
-def test_told_twice_it_ends_streams_with_an_error(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_reported_twice_it_ends_streams_with_an_error(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         stream = streaming(server)
         server.process.send_signal(signal.SIGTERM)
-        until(lambda: "running answers may finish" in server.said())
+        until(lambda: "running answers may finish" in server.logged())
         server.process.send_signal(signal.SIGTERM)
         assert b"the server is stopping" in everything(stream)
         assert server.process.wait(ENDS_S) == 0
-        assert "Traceback" not in server.said()
+        assert "Traceback" not in server.logged()
 
 
 @pytest.mark.slow
@@ -129,6 +130,7 @@ def test_a_stopped_engine_delays_no_end(tmp_path: Path) -> None:
         until(lambda: gone(children))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGRTMIN"), reason="only Linux tells a child of its parent's end")
 def test_a_stopped_engine_does_not_outlive_its_owner(tmp_path: Path) -> None:
     with served(tmp_path) as server:
@@ -144,7 +146,9 @@ def _begins_to_load(process: psutil.Process) -> bool:
 
 
 @pytest.mark.parametrize("begun", [_begins_to_load])
-def test_told_while_it_starts_it_says_so_and_leaves_nothing(begun: Callable[[psutil.Process], bool]) -> None:
+def test_reported_while_it_starts_it_says_so_and_leaves_nothing(
+    begun: Callable[[psutil.Process], bool],
+) -> None:
     """It ended without a word, and its engine two seconds later."""
     process = subprocess.Popen(
         [*EDGESPEC, "serve", "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT

@@ -76,18 +76,20 @@ def test_a_killed_worker_ends_its_streams_and_comes_back(server: Served) -> None
             assert time.monotonic() - began < 60
             time.sleep(0.05)
     assert server.worker.pid != old.pid
-    assert "killed" in server.said() and "the engine is running again" in server.said()
+    assert "killed" in server.logged() and "the engine is running again" in server.logged()
     idle(server)
 
 
 @posix
-def test_an_abort_is_told_with_the_last_lines_of_the_log(server: Served) -> None:
-    said = len(server.said())
+def test_an_abort_is_reported_with_the_last_lines_of_the_log(server: Served) -> None:
+    log = len(server.logged())
     server.worker.send_signal(signal.SIGABRT)
-    until(lambda: "the engine is running again" in server.said()[said:], 20)
-    told = server.said()[said:]
-    assert "llama.cpp aborted (SIGABRT)" in told
-    assert "sched_reserve" not in told and "llama_" not in told, "its everyday business is not a last word"
+    until(lambda: "the engine is running again" in server.logged()[log:], 20)
+    logged = server.logged()[log:]
+    assert "llama.cpp aborted (SIGABRT)" in logged
+    assert "sched_reserve" not in logged and "llama_" not in logged, (
+        "its everyday business is not a last word"
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -173,6 +175,7 @@ def test_half_a_request_harms_nobody(server: Served) -> None:
     assert server.ask("/health").status == 200
 
 
+@pytest.mark.slow
 def test_a_body_too_large_is_refused(server: Served) -> None:
     answered = server.chat("x" * 2**20)
     assert answered.status == 413 and answered.error["message"]
@@ -187,7 +190,7 @@ def test_a_body_too_large_is_refused(server: Served) -> None:
             assert connection.recv(100).startswith(b"HTTP/1.1 413")
 
 
-def test_what_is_not_there_is_said_in_the_same_shape(server: Served) -> None:
+def test_what_is_not_there_is_stated_in_the_same_shape(server: Served) -> None:
     missing, wrong = server.ask("/v1/nothing"), server.ask("/v1/chat/completions")
     assert missing.status == 404 and "/v1/nothing" in missing.error["message"]
     assert wrong.status == 405 and "GET" in wrong.error["message"]
@@ -285,9 +288,10 @@ def test_ctrl_c_ends_it_and_a_second_does_not_wait(tmp_path: Path) -> None:
             server.process.send_signal(signal.SIGINT)
             assert server.process.wait(10) == 130
         until(lambda: not worker.is_running())
-        assert "Traceback" not in server.said()
+        assert "Traceback" not in server.logged()
 
 
+@pytest.mark.slow
 @posix
 def test_a_worker_does_not_outlive_its_owner(tmp_path: Path) -> None:
     with served(tmp_path) as server:
@@ -301,8 +305,8 @@ def test_a_worker_does_not_outlive_its_owner(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use_is_named(server: Served) -> None:
-    said = refused("serve", "--port", str(server.port), code=1)
-    assert f"cannot listen on 127.0.0.1:{server.port}: another program listens there" in said
+    printed = refused("serve", "--port", str(server.port), code=1)
+    assert f"cannot listen on 127.0.0.1:{server.port}: another program listens there" in printed
 
 
 def test_what_cannot_be_served_is_one_sentence(tmp_path: Path) -> None:
@@ -352,7 +356,7 @@ def test_a_request_that_cannot_be_read_is_refused_and_the_next_is_answered(serve
     refused = server.ask("/v1/completions", {"prompt": "a", "max_tokens": 2, **HARMFUL[name]})
     assert refused.status == 400 and refused.error["type"] == "invalid_request_error", refused
     assert server.ask("/health").status == 200 and server.chat(max_tokens=2).status == 200
-    assert server.worker.pid == worker and "Traceback" not in server.said()
+    assert server.worker.pid == worker and "Traceback" not in server.logged()
 
 
 @pytest.mark.parametrize(
@@ -416,7 +420,7 @@ def test_a_client_that_vanishes_while_its_request_is_read_is_noticed(server: Ser
 
 @pytest.mark.slow
 @posix
-def test_a_worker_that_does_not_answer_is_told_at_health(server: Served) -> None:
+def test_a_worker_that_does_not_answer_is_reported_at_health(server: Served) -> None:
     worker = server.worker
     suspend(worker)
     try:
@@ -429,12 +433,12 @@ def test_a_worker_that_does_not_answer_is_told_at_health(server: Served) -> None
 
 @posix
 @pytest.mark.slow
-def test_a_worker_that_stays_silent_is_started_again_and_it_is_said(server: Served) -> None:
-    old, said = server.worker, len(server.said())
+def test_a_worker_that_stays_silent_is_started_again_and_it_is_stated(server: Served) -> None:
+    old, log = server.worker, len(server.logged())
     suspend(old)
     with server.raw(post("/v1/completions", {"prompt": "a"})) as waiting:
-        until(lambda: "the engine is running again" in server.said()[said:], 90)
+        until(lambda: "the engine is running again" in server.logged()[log:], 90)
         assert b"503" in waiting.recv(100)
-    assert "the engine has not answered for" in server.said()[said:]
-    assert "memory" not in server.said()[said:] and not old.is_running()
+    assert "the engine has not answered for" in server.logged()[log:]
+    assert "memory" not in server.logged()[log:] and not old.is_running()
     assert server.chat(max_tokens=2).status == 200

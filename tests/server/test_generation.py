@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from edgespec.core.request import Request
 from edgespec.core.values import Candidate, Emitted, Round, Started, TokenScore
-from edgespec.engine.messages import Accepted, Submit
+from edgespec.protocol.messages import Accepted, Submit
 from edgespec.server.answering import Answering
 from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.dialects.dialect import Dialect, with_pair

@@ -95,7 +95,7 @@ def test_a_text_that_no_context_holds_is_refused_unless_another_model_is_named()
     assert parsed(json.dumps({"prompt": ["x" * 100] * 9}).encode(), 100)
 
 
-def test_a_large_body_is_taken_in_pieces_and_the_engine_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_body_is_taken_in_pieces_and_the_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """A core that was busy with bodies took it from the engine: a stream stopped for 0.3 seconds."""
     slept: list[float] = []
     told: list[int] = []
@@ -140,11 +140,11 @@ def test_a_reader_whose_answer_nobody_wants_any_more_ends(monkeypatch: pytest.Mo
 
 @posix
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "expected"),
     [(signal.SIGKILL, "was ended from outside: try again"), (signal.SIGXCPU, "took more than 30 s of")],
 )
 def test_a_reader_that_is_killed_is_no_fault_of_the_body(
-    number: int, said: str, monkeypatch: pytest.MonkeyPatch
+    number: int, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was refused for "more than 10,000 objects", whatever it held."""
 
@@ -153,7 +153,7 @@ def test_a_reader_that_is_killed_is_no_fault_of_the_body(
         return b""
 
     monkeypatch.setattr(bodies, "_answer", killed)
-    with pytest.raises(Refusal, match=said):
+    with pytest.raises(Refusal, match=expected):
         asyncio.run(bodies._read_in_child([b"{}"], (None, [])))
 
 
@@ -182,6 +182,7 @@ def test_an_error_quotes_the_beginning_of_what_was_sent() -> None:
 LARGE = b",".join([b"0"] * 200_000)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("path", "body"),
     [

@@ -36,31 +36,31 @@ def test_a_completion_tells_how_it_was_made(dialects: Served) -> None:
 
 
 def test_a_stream_ends_with_the_figures_and_says_the_same(dialects: Served) -> None:
-    said = events(dialects)
-    text = "".join(event["content"] for event in said)
-    ids = [id for event in said for id in event["tokens"]]
+    received = events(dialects)
+    text = "".join(event["content"] for event in received)
+    ids = [id for event in received for id in event["tokens"]]
     assert text == dialects.ask("/detokenize", {"tokens": ids}).json["content"]
-    assert [event["stop"] for event in said] == [False] * (len(said) - 1) + [True]
-    assert said[-1]["timings"]["predicted_n"] == 12 == sum(len(event["tokens"]) for event in said)
+    assert [event["stop"] for event in received] == [False] * (len(received) - 1) + [True]
+    assert received[-1]["timings"]["predicted_n"] == 12 == sum(len(event["tokens"]) for event in received)
 
 
 def test_a_stream_tells_how_far_a_long_prompt_has_been_read(dialects: Served) -> None:
     """An interface that shows a bar reads these; the last of them says that all was read."""
     asked = {"prompt": "to read " * 400, "return_progress": True, "timings_per_token": True, "n_predict": 2}
-    said = events(dialects, **asked)
-    told = [event["prompt_progress"] for event in said if "prompt_progress" in event]
+    received = events(dialects, **asked)
+    told = [event["prompt_progress"] for event in received if "prompt_progress" in event]
     known, total = [one["processed"] for one in told], told[0]["total"]
     assert len(told) >= 3 and known == sorted(set(known)) and known[-1] == total > 512
     assert all(one["cache"] == known[0] and one["total"] == total for one in told)
-    assert told[0]["time_ms"] == 0 < told[-1]["time_ms"] and "prompt_progress" not in said[-1]
-    counts = [event["timings"]["prompt_n"] for event in said[: len(told)]]
+    assert told[0]["time_ms"] == 0 < told[-1]["time_ms"] and "prompt_progress" not in received[-1]
+    counts = [event["timings"]["prompt_n"] for event in received[: len(told)]]
     assert counts == [one - known[0] for one in known]
     again = [event["prompt_progress"] for event in events(dialects, **asked) if "prompt_progress" in event]
     assert again[0]["cache"] == again[0]["processed"] >= total - 2
     assert not any("prompt_progress" in event for event in events(dialects))
 
 
-def test_why_it_ended_is_told(dialects: Served) -> None:
+def test_why_it_ended_is_reported(dialects: Served) -> None:
     whole = complete(dialects, n_predict=40)["content"]
     word = whole.split()[1]
     stopped = complete(dialects, n_predict=40, stop=[word])
@@ -72,6 +72,7 @@ def test_why_it_ended_is_told(dialects: Served) -> None:
     assert full["stop_type"] == "eos" or full["truncated"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["n_predict", "max_tokens", "max_completion_tokens"])
 def test_how_many_tokens_may_come_has_three_names_and_two_ways_to_say_what_fits(
     dialects: Served, name: str
@@ -91,23 +92,23 @@ def test_an_answer_that_may_not_end_goes_on_to_its_limit(dialects: Served) -> No
     """As benchmarks ask, with speculation or without."""
     asked = "<|im_start|>user\nWhat is EdgeSpec?<|im_end|>\n<|im_start|>assistant\n"
     fields = {"prompt": asked, "ignore_eos": True, "n_predict": 100}
-    said = complete(dialects, **fields)
-    assert said["tokens_predicted"] == 100 and said["stop_type"] == "limit"
-    assert said["generation_settings"]["ignore_eos"] is True
-    biases = said["generation_settings"]["logit_bias"]
+    answer = complete(dialects, **fields)
+    assert answer["tokens_predicted"] == 100 and answer["stop_type"] == "limit"
+    assert answer["generation_settings"]["ignore_eos"] is True
+    biases = answer["generation_settings"]["logit_bias"]
     assert biases and {one["bias"] for one in biases} == {None}, "as llama-server shows it"
-    assert said["content"].startswith(complete(dialects, prompt=asked, n_predict=100)["content"])
+    assert answer["content"].startswith(complete(dialects, prompt=asked, n_predict=100)["content"])
     refused = dialects.ask("/completion", {**fields, "json_schema": {"type": "integer"}})
     assert refused.status == 400 and "ignore_eos" in refused.error["message"]
 
 
 def test_prompts_come_as_text_tokens_a_mixture_or_several(dialects: Served) -> None:
     ids = tokens(dialects, SEEN, add_special=True)
-    said = complete(dialects, n_predict=4)["content"]  # few: beside others, a close choice may tip
-    assert complete(dialects, n_predict=4, prompt=ids)["content"] == said
-    assert complete(dialects, n_predict=4, prompt={"prompt_string": SEEN})["content"] == said
+    reply = complete(dialects, n_predict=4)["content"]  # few: beside others, a close choice may tip
+    assert complete(dialects, n_predict=4, prompt=ids)["content"] == reply
+    assert complete(dialects, n_predict=4, prompt={"prompt_string": SEEN})["content"] == reply
     several = complete(dialects, n_predict=4, prompt=[ids, SEEN, {"prompt_string": SEEN}])
-    assert [answer["content"] for answer in several] == [said] * 3
+    assert [answer["content"] for answer in several] == [reply] * 3
     assert [answer["index"] for answer in several] == [0, 1, 2]
     mixed = complete(dialects, prompt=[*ids[:2], "arse(text):"])
     assert mixed["tokens_evaluated"] > 3 and isinstance(mixed["content"], str)
@@ -126,20 +127,20 @@ def test_probabilities_are_one_for_each_token(dialects: Served) -> None:
     for fields, name in (({}, "logprob"), ({"post_sampling_probs": True}, "prob")):
         got = complete(dialects, n_probs=3, **fields)["completion_probabilities"]
         assert len(got) == 12 and all(name in entry for entry in got)
-    said = [event for event in events(dialects, n_probs=3) if not event["stop"]]
-    assert len(said) == 12 and all(len(event["completion_probabilities"]) == 1 for event in said)
-    entries = [event["completion_probabilities"][0] for event in said]
-    assert "".join(event["content"] for event in said) == "".join(entry["token"] for entry in entries)
+    received = [event for event in events(dialects, n_probs=3) if not event["stop"]]
+    assert len(received) == 12 and all(len(event["completion_probabilities"]) == 1 for event in received)
+    entries = [event["completion_probabilities"][0] for event in received]
+    assert "".join(event["content"] for event in received) == "".join(entry["token"] for entry in entries)
 
 
 def test_a_stream_with_probabilities_has_each_token_once(dialects: Served) -> None:
     """Half of a character is held back; its token came at once and again with its probabilities."""
     asked = {"grammar": 'root ::= "😀😀😀"', "n_probs": 1, "return_tokens": True}
-    said = [event for event in events(dialects, **asked) if not event["stop"]]
+    received = [event for event in events(dialects, **asked) if not event["stop"]]
     whole = complete(dialects, **asked)
     assert len(whole["tokens"]) == 12 > len(whole["content"])
-    assert [token for event in said for token in event["tokens"]] == whole["tokens"]
-    assert "".join(event["content"] for event in said) == whole["content"]
+    assert [token for event in received for token in event["tokens"]] == whole["tokens"]
+    assert "".join(event["content"] for event in received) == whole["content"]
 
 
 def test_words_and_tokens_are_banned_in_every_notation(dialects: Served) -> None:
@@ -198,8 +199,10 @@ def test_what_a_request_leaves_out_the_server_says(tmp_path_factory: pytest.Temp
         assert got["tokens_predicted"] <= 6 and got["generation_settings"]["temperature"] == 0.5
         assert got["generation_settings"]["seed"] == 42
         assert server.ask("/completion", {"prompt": SEEN}).json["content"] == got["content"]
-        said = server.ask("/completion", {"prompt": SEEN, "n_predict": -1, "temperature": 0, "seed": 1}).json
-        assert said["tokens_predicted"] > 6 and said["generation_settings"]["seed"] == 1
+        answer = server.ask(
+            "/completion", {"prompt": SEEN, "n_predict": -1, "temperature": 0, "seed": 1}
+        ).json
+        assert answer["tokens_predicted"] > 6 and answer["generation_settings"]["seed"] == 1
         asked: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
         assert server.ask("/apply-template", asked).json["prompt"] == "Hi<silent>"
         thinking = {**asked, "chat_template_kwargs": {"enable_thinking": True}}
@@ -223,6 +226,7 @@ def test_text_is_filled_in_between(dialects: Served) -> None:
     assert more["prompt"].startswith("\n\n--- snippet ---\n\nimport this<|fim_prefix|>")
 
 
+@pytest.mark.slow
 def test_what_is_far_from_the_gap_is_cut(dialects: Served) -> None:
     long = infill(dialects, input_prefix="x = 1\n" * 2000, input_suffix="y = 2\n" * 2000)
     assert long["tokens_evaluated"] < 2048 and long["content"]
@@ -231,9 +235,9 @@ def test_what_is_far_from_the_gap_is_cut(dialects: Served) -> None:
 
 def test_an_editor_warms_the_cache_up(dialects: Served) -> None:
     """llama.vim asks for nothing first, so that the next request finds its prompt read."""
-    beside = {"samplers": [], "cache_prompt": True, "t_max_prompt_ms": 1, "t_max_predict_ms": 1, "id_slot": 0}
+    answer = {"samplers": [], "cache_prompt": True, "t_max_prompt_ms": 1, "t_max_predict_ms": 1, "id_slot": 0}
     fields = {"input_prefix": "class Warm:\n    def up(self):\n        ", "stream": False}
-    quiet = infill(dialects, **fields, **beside, n_predict=0, response_fields=[""])
+    quiet = infill(dialects, **fields, **answer, n_predict=0, response_fields=[""])
     assert quiet == {}
     silent = infill(dialects, **fields, n_predict=0)
     assert silent["content"] == "" and silent["timings"]["predicted_n"] == 0
@@ -294,7 +298,7 @@ def test_chunks_without_text_are_refused(dialects: Served, extra: object) -> Non
         ("/slots/0?action=save", {"filename": "x"}, 501, "slot"),
     ],
 )
-def test_what_cannot_be_done_is_said(
+def test_what_cannot_be_done_is_stated(
     dialects: Served, path: str, fields: dict[str, Any], status: int, word: str
 ) -> None:
     got = dialects.ask(path, {**({"prompt": "x"} if path == "/completion" else {}), **fields})
@@ -305,7 +309,7 @@ def test_what_cannot_be_done_is_said(
 @pytest.mark.parametrize(
     "name", ["repeat_last_n", "penalty_last_n", "dry_penalty_last_n", "typ_p", "typical_p"]
 )
-def test_a_wrong_value_is_told_by_the_name_that_the_client_gave_it(
+def test_a_wrong_value_is_reported_by_the_name_that_the_client_gave_it(
     dialects: Served, path: str, name: str
 ) -> None:
     """`repeat_last_n` was called penalty_last_n, and so was `dry_penalty_last_n` in `param`."""

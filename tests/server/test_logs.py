@@ -32,8 +32,8 @@ def lines(server: Served, about: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
 
     def look() -> bool:
-        told = [json.loads(line) for line in server.said().splitlines()]
-        found[:] = [one for one in told if about in json.dumps(one)]
+        logged = [json.loads(line) for line in server.logged().splitlines()]
+        found[:] = [one for one in logged if about in json.dumps(one)]
         return bool(found)
 
     until(look)
@@ -78,7 +78,7 @@ def test_neither_keys_nor_questions_are_written(server: Served) -> None:
         server.ask(f"/v1/models?key={KEY}", headers=headers)
     server.ask("/v1/chat/completions", b"{" + KEY.encode(), headers={"x-api-key": KEY})
     lines(server, "/v1/models")
-    assert KEY not in server.said() and QUESTION not in server.said() and "api-key" not in server.said()
+    assert KEY not in server.logged() and QUESTION not in server.logged() and "api-key" not in server.logged()
 
 
 class Broken:
@@ -95,7 +95,7 @@ def test_an_offer_of_http2_is_passed_over(server: Served) -> None:
     offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAA"}
     answered = server.ask("/health", headers={**offer, "x-request-id": "offered"})
     assert answered.status == 200 and lines(server, "offered")
-    assert "upgrade" not in server.said() and "uvicorn" not in server.said()
+    assert "upgrade" not in server.logged() and "uvicorn" not in server.logged()
 
 
 def test_a_client_that_leaves_in_the_middle_of_a_stream_is_no_news(
@@ -126,8 +126,11 @@ def test_a_real_fault_is_answered_500_and_written_with_its_id(capsys: pytest.Cap
             answered = TestClient(app, raise_server_exceptions=False).get("http://localhost/v1/models")
             id = answered.headers["x-request-id"]
             assert answered.status_code == 500 and id in answered.json()["error"]["message"]
-            said = capsys.readouterr().err
-            assert "a wire is loose" in said and f"[{id}]" in said and "500 after" in said
-            assert log == "text" or [json.loads(line)["request_id"] for line in said.splitlines()] == [id, id]
+            printed = capsys.readouterr().err
+            assert "a wire is loose" in printed and f"[{id}]" in printed and "500 after" in printed
+            assert log == "text" or [json.loads(line)["request_id"] for line in printed.splitlines()] == [
+                id,
+                id,
+            ]
     finally:
         logging.basicConfig(handlers=before, level=level, force=True)

@@ -142,19 +142,19 @@ def together(server: Served, asked: Sequence[Client]) -> list[str]:
     async def ask() -> list[str | None]:
         return await asyncio.gather(*(client.ask(server.port) for client in asked))
 
-    told = asyncio.run(ask())
-    assert [text is not None for text in told] == [client.stays for client in asked]
+    answer = asyncio.run(ask())
+    assert [text is not None for text in answer] == [client.stays for client in asked]
     until(lambda: not server.metric("edgespec_requests_running"))
     assert not any(slot["is_processing"] for slot in server.ask("/slots").json)
     began = time.monotonic()
     assert server.chat(max_tokens=2).status == 200 and time.monotonic() - began < 10
-    return [text for text in told if text is not None]
+    return [text for text in answer if text is not None]
 
 
 def test_clients_that_vanish_leave_the_others_their_answers(dialects: Served) -> None:
     asked = clients(6, 8)
-    for told, client in zip(together(dialects, asked), (c for c in asked if c.stays), strict=True):
-        assert told.startswith(client.sure_text(dialects))
+    for answer, client in zip(together(dialects, asked), (c for c in asked if c.stays), strict=True):
+        assert answer.startswith(client.sure_text(dialects))
 
 
 @pytest.mark.slow

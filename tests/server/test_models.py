@@ -15,14 +15,14 @@ from late import openai
 from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
 
-from edgespec.client.attach import WantedEngine
 from edgespec.client.client import AnswerOptions, Client, Ended
 from edgespec.errors import EndpointError
+from edgespec.local.attach import WantedEngine
 from edgespec_models import tiny
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
-LONG = AnswerOptions(sampling={"temperature": 2}, max_tokens=300, beside={"logit_bias": NO_END})
+LONG = AnswerOptions(sampling={"temperature": 2}, max_tokens=300, extra={"logit_bias": NO_END})
 
 
 def install(store: Store, name: str, target: Path) -> None:
@@ -64,9 +64,9 @@ def test_pairs_are_listed_the_loaded_one_first(server: Served, client: Client) -
     assert not any(info.loaded for info in others) and others[0].n_ctx is None
     with openai.OpenAI(base_url=server.url, api_key="x") as client:
         assert [model.id for model in client.models.list().data][0] == "first"
-    told = server.ask("/edgespec/models").json
-    assert told["engine"]["state"] == "ready" and told["engine"]["model"] == "first"
-    assert str(server.log.parent) not in json.dumps(told)
+    answer = server.ask("/edgespec/models").json
+    assert answer["engine"]["state"] == "ready" and answer["engine"]["model"] == "first"
+    assert str(server.log.parent) not in json.dumps(answer)
 
 
 def test_another_pair_is_loaded_with_progress_and_found_by_its_file(
@@ -76,7 +76,7 @@ def test_another_pair_is_loaded_with_progress_and_found_by_its_file(
     assert states[-1].state == "ready" and states[-1].model == "other" and states[-1].progress == 1
     loading = [state for state in states if state.state == "loading"]
     assert loading and loading[0].model == "other"
-    assert client.info().model == "other" and server.said().count("loading two.gguf") >= 1
+    assert client.info().model == "other" and server.logged().count("loading two.gguf") >= 1
 
     def found() -> bool:
         [now] = Client.found()
@@ -91,16 +91,14 @@ def test_another_pair_is_loaded_with_progress_and_found_by_its_file(
     list(client.unload())
     *_, ended = client.chat(HELLO, AnswerOptions(max_tokens=2))
     assert isinstance(ended, Ended)
-    until(lambda: "first is loaded again" in server.said())
+    until(lambda: "first is loaded again" in server.logged())
 
 
 def test_a_request_that_names_another_pair_waits_for_those_before_it(client: Client) -> None:
     """What runs is not cut off, and the names of nobody's pairs do not switch."""
 
     def answer(model: str, options: AnswerOptions = LONG) -> tuple[Ended, float]:
-        *_, ended = client.chat(
-            HELLO, AnswerOptions(options.sampling, 300, beside=options.beside, model=model)
-        )
+        *_, ended = client.chat(HELLO, AnswerOptions(options.sampling, 300, extra=options.extra, model=model))
         assert isinstance(ended, Ended)
         return ended, time.monotonic()
 
@@ -122,7 +120,7 @@ def client_state(client: Client) -> bytes:
 
 
 def test_a_forced_switch_ends_what_runs(client: Client) -> None:
-    answer = client.chat(HELLO, AnswerOptions(LONG.sampling, 500, beside=LONG.beside))
+    answer = client.chat(HELLO, AnswerOptions(LONG.sampling, 500, extra=LONG.extra))
     next(answer)
     Timer(0.2, lambda: list(client.load("other", force=True))).start()
     with pytest.raises(EndpointError, match="unloaded by force"):
@@ -133,7 +131,7 @@ def test_a_forced_switch_ends_what_runs(client: Client) -> None:
 def test_a_client_that_leaves_while_it_waits_for_a_pair_has_nothing_loaded(
     server: Served, client: Client
 ) -> None:
-    running = client.chat(HELLO, AnswerOptions(LONG.sampling, 500, beside=LONG.beside))
+    running = client.chat(HELLO, AnswerOptions(LONG.sampling, 500, extra=LONG.extra))
     next(running)
     waiting = client.chat(HELLO, AnswerOptions(max_tokens=2, model="other"))
     Timer(0.3, waiting.cancel).start()
@@ -144,7 +142,9 @@ def test_a_client_that_leaves_while_it_waits_for_a_pair_has_nothing_loaded(
     assert client.info().model == "first"
 
 
-def test_what_cannot_be_loaded_is_said_and_what_was_there_comes_back(server: Served, client: Client) -> None:
+def test_what_cannot_be_loaded_is_stated_and_what_was_there_comes_back(
+    server: Served, client: Client
+) -> None:
     for model, status, words in (
         ("nobody", 404, "no pair 'nobody' is installed"),
         ("gone", 409, "nothing.gguf of pair gone is gone"),

@@ -31,7 +31,8 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-def test_it_is_spoken_to_in_chatml_and_that_is_said_once(bare: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_it_is_spoken_to_in_chatml_and_that_is_stated_once(bare: Path, tmp_path: Path) -> None:
     """It was refused with 400, where llama-server answers."""
     with served(tmp_path, "--target", str(bare), "--ctx", "256") as server:
         with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
@@ -53,7 +54,7 @@ def test_it_is_spoken_to_in_chatml_and_that_is_said_once(bare: Path, tmp_path: P
         assert props["chat_template_source"] == "chatml"
         assert (model.model_extra or {})["meta"]["chat_template_source"] == "chatml"
         assert Client.at(server.url).info().chatml
-        assert server.said().count("bare has no chat template: conversations are written as ChatML") == 1
+        assert server.logged().count("bare has no chat template: conversations are written as ChatML") == 1
 
 
 @pytest.mark.slow
@@ -62,7 +63,7 @@ def test_a_well_known_template_is_named(tmp_path: Path) -> None:
         prompt = server.ask("/apply-template", {"messages": ASKED}).json["prompt"]
         assert prompt.startswith("<|start_header_id|>system<|end_header_id|>\n\nab<|eot_id|>")
         assert server.ask("/props").json["chat_template_source"] == "given"
-        assert not Client.at(server.url).info().chatml and "no chat template" not in server.said()
+        assert not Client.at(server.url).info().chatml and "no chat template" not in server.logged()
         assert server.chat(max_tokens=2).status == 200
 
 

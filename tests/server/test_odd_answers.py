@@ -43,6 +43,7 @@ def histories(arguments: str) -> list[tuple[str, dict[str, Any]]]:
     ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("arguments", ODD, ids=lambda text: text[:9])
 def test_a_call_of_the_history_may_have_any_arguments(dialects: Served, arguments: str) -> None:
     """A thousand brackets were a 500 in four routes."""

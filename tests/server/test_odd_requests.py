@@ -157,13 +157,13 @@ class Probe:
         self.slowest = max(self.slowest, took)
         if answered.status == 200 and took < HEARD_S + 1:  # the ping has two seconds, HTTP some of its own
             return
-        said = self.server.said().count("being restarted")
+        log = self.server.logged().count("being restarted")
         for _ in range(600):
             if self.server.ask("/health").status == 200:
                 break
             time.sleep(0.1)
-        assert self.server.said().count("is running again") > self.restarts, (str(sent)[:300], answered)
-        self.restarts = said
+        assert self.server.logged().count("is running again") > self.restarts, (str(sent)[:300], answered)
+        self.restarts = log
 
     def send(self, path: str, body: bytes) -> None:
         """Sends one request, and checks its answer and the worker."""
@@ -189,7 +189,7 @@ def play(server: Served, seconds: float, most: int, seed: int) -> Probe:
 def test_the_worker_hears_after_every_odd_request(server: Served) -> None:
     probe = play(server, 12, 30, seed=1)
     assert sum(probe.statuses.values()) > 10 and probe.statuses[400] and probe.restarts == 0
-    assert "Traceback" not in server.said() and server.chat(max_tokens=2).status == 200
+    assert "Traceback" not in server.logged() and server.chat(max_tokens=2).status == 200
 
 
 @pytest.mark.slow
@@ -205,5 +205,5 @@ def test_the_worker_hears_for_long(server: Served) -> None:
         total += drawn
         counts = f"{sum(total.values())} requests {dict(total)}"
         print(f"{counts}, slowest health {slowest:.3f} s, {restarts} restarts", flush=True)
-    assert "Traceback" not in server.said(), server.said()[-3000:]
+    assert "Traceback" not in server.logged(), server.logged()[-3000:]
     assert server.metric("edgespec_requests_running") == 0 and server.chat(max_tokens=2).status == 200

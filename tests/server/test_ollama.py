@@ -101,8 +101,8 @@ def test_an_answer_has_the_form_that_format_asks_for(client: ollama.Client) -> N
     }
     got = client.chat(MODEL, HELLO, format=schema, options={"num_predict": 40})
     assert json.loads(got.message.content or "")["n"] in (1, 2)
-    told = client.generate(MODEL, "A number.", format=schema, options={"num_predict": 40})
-    assert json.loads(told.response or "")["n"] in (1, 2)
+    answer = client.generate(MODEL, "A number.", format=schema, options={"num_predict": 40})
+    assert json.loads(answer.response or "")["n"] in (1, 2)
 
 
 def test_a_generation_continues_from_the_context_of_the_one_before(client: ollama.Client) -> None:
@@ -162,7 +162,7 @@ def test_a_request_without_words_only_loads(client: ollama.Client) -> None:
         ("/api/embed", {"model": MODEL, "input": "x"}, 501, "embedding needs a model made for it"),
     ],
 )
-def test_what_cannot_be_done_is_told_in_one_sentence(
+def test_what_cannot_be_done_is_reported_in_one_sentence(
     dialects: Served, path: str, body: dict[str, Any], status: int, words: str
 ) -> None:
     answered = dialects.ask(path, body)
@@ -172,8 +172,8 @@ def test_what_cannot_be_done_is_told_in_one_sentence(
 def test_options_that_mean_nothing_are_named_once(client: ollama.Client, dialects: Served) -> None:
     for _ in range(2):
         client.generate(MODEL, "x", options={"num_predict": 1, "num_ctx": 4096, "sharpness": 3})
-    said = dialects.said()
-    assert said.count("'num_ctx' of a request") == 1 == said.count("'sharpness' of a request")
+    answer = dialects.logged()
+    assert answer.count("'num_ctx' of a request") == 1 == answer.count("'sharpness' of a request")
 
 
 def test_langchain_answers_and_calls_tools(dialects: Served) -> None:
@@ -195,9 +195,9 @@ def test_a_pull_tells_how_far_it_is_and_unloading_is_asked_for(tmp_path: Path) -
             served(tmp_path, "--alias", "tiny", **places) as server,
             ollama.Client(host=root(server)) as client,
         ):
-            *told, last = client.pull("hf.co/acme/Small-GGUF", stream=True)
-            assert last.status == "success", told
-            assert any(line.total and line.completed is not None for line in told)
+            *answer, last = client.pull("hf.co/acme/Small-GGUF", stream=True)
+            assert last.status == "success", answer
+            assert any(line.total and line.completed is not None for line in answer)
             assert "small:latest" in [model.model for model in client.list().models]
             with pytest.raises(ollama.ResponseError, match="nobody/nothing"):
                 client.pull("nobody/nothing")
@@ -211,7 +211,7 @@ def test_where_programs_look_for_ollama_it_answers_unless_that_is_taken(tmp_path
 
     (tmp_path / "second").mkdir()
     with served(tmp_path, "--ollama") as first, served(tmp_path / "second", "--ollama") as second:
-        taken = [f"127.0.0.1:{OLLAMA} is taken" in server.said() for server in (first, second)]
+        taken = [f"127.0.0.1:{OLLAMA} is taken" in server.logged() for server in (first, second)]
         assert taken[1], "by the first, or by whoever was there before"
         if not taken[0]:
             with ollama.Client(host=f"127.0.0.1:{OLLAMA}") as client:

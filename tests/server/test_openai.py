@@ -25,13 +25,13 @@ def answer(client: openai.OpenAI, **fields: Any) -> Any:
     return client.chat.completions.create(**{"model": "tiny", "messages": HELLO, "seed": 1, **fields})
 
 
-def said(completion: Any) -> str:
+def content_of(completion: Any) -> str:
     return str(completion.choices[0].message.content)
 
 
 def test_an_answer_has_text_usage_and_timings(client: openai.OpenAI) -> None:
     got = answer(client)
-    assert said(got).startswith("EdgeSpec makes a GGUF model answer sooner")
+    assert content_of(got).startswith("EdgeSpec makes a GGUF model answer sooner")
     assert got.model == "tiny" and got.object == "chat.completion" and got.choices[0].finish_reason == "stop"
     usage = got.usage
     assert usage.prompt_tokens == 12 and usage.completion_tokens == 40 and usage.total_tokens == 52
@@ -44,7 +44,7 @@ def test_an_answer_has_text_usage_and_timings(client: openai.OpenAI) -> None:
 
 def test_the_next_turn_of_a_chat_finds_the_others_in_the_cache(client: openai.OpenAI) -> None:
     first = answer(client)
-    turns = [*HELLO, {"role": "assistant", "content": said(first)}, {"role": "user", "content": "Why?"}]
+    turns = [*HELLO, {"role": "assistant", "content": content_of(first)}, {"role": "user", "content": "Why?"}]
     cached = answer(client, messages=turns).usage.prompt_tokens_details.cached_tokens
     assert cached >= first.usage.total_tokens - 2
 
@@ -72,7 +72,7 @@ def test_its_own_answer_comes_back_with_its_own_tokens(client: openai.OpenAI) ->
     for _ in range(5):
         got = answer(client, messages=turns, seed=None, temperature=1.8, top_p=1, extra_body=odd)
         read.append(got.timings["prompt_n"])
-        turns += [{"role": "assistant", "content": said(got)}, {"role": "user", "content": "Why?"}]
+        turns += [{"role": "assistant", "content": content_of(got)}, {"role": "user", "content": "Why?"}]
     assert max(read[1:]) <= 16
 
 
@@ -105,7 +105,7 @@ def test_a_stream_gives_the_same_text_and_ends_with_the_usage(client: openai.Ope
     )
     assert chunks[0].choices[0].delta.role == "assistant"
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert text == said(whole)
+    assert text == content_of(whole)
     assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
     assert chunks[-1].choices == [] and chunks[-1].usage and chunks[-1].usage.completion_tokens == 40
     assert all(chunk.usage is None for chunk in chunks[:-1])
@@ -124,7 +124,8 @@ def test_choices_differ_and_are_counted_once_each(client: openai.OpenAI) -> None
 def test_stop_and_limits_end_an_answer(client: openai.OpenAI) -> None:
     stopped = answer(client, stop=["sooner"])
     assert (
-        said(stopped) == "EdgeSpec makes a GGUF model answer " and stopped.choices[0].finish_reason == "stop"
+        content_of(stopped) == "EdgeSpec makes a GGUF model answer "
+        and stopped.choices[0].finish_reason == "stop"
     )
     for name in ("max_tokens", "max_completion_tokens"):
         short = answer(client, **{name: 5})
@@ -138,9 +139,9 @@ def test_sampling_fields_reach_the_sampler(client: openai.OpenAI) -> None:
     every = {"top_k": 5, "min_p": 0.1, "typical_p": 0.9, "top_n_sigma": 2, "repeat_penalty": 1.1,
              "penalty_last_n": 32}  # fmt: skip
     got = answer(client, top_p=0.9, frequency_penalty=0.5, presence_penalty=0.5, extra_body=every)
-    assert said(got)
+    assert content_of(got)
     penalised = answer(client, temperature=0, max_tokens=8, frequency_penalty=2, logit_bias={"300": -100})
-    assert said(banned) and said(penalised)
+    assert content_of(banned) and content_of(penalised)
     for name, value in (("min_p", 2), ("typical_p", -1), ("temperature", 1000), ("top_k", -7)):
         with pytest.raises(openai.BadRequestError, match=name):
             answer(client, extra_body={name: value})
@@ -268,12 +269,12 @@ def test_log_probabilities_of_a_stream_come_with_their_text(client: openai.OpenA
 def test_completions_have_log_probabilities_in_both_shapes(client: openai.OpenAI) -> None:
     got = client.completions.create(model="tiny", prompt="def main", max_tokens=6, temperature=0, logprobs=2)
     choice: Any = got.choices[0]
-    told = choice.logprobs
-    assert "".join(told.tokens) == choice.text and told.text_offset[0] == 0
-    for at, token in zip(told.text_offset, told.tokens, strict=True):
+    generated = choice.logprobs
+    assert "".join(generated.tokens) == choice.text and generated.text_offset[0] == 0
+    for at, token in zip(generated.text_offset, generated.tokens, strict=True):
         assert choice.text[at:].startswith(token)
     for token, logprob, top, entry in zip(
-        told.tokens, told.token_logprobs, told.top_logprobs, told.content, strict=True
+        generated.tokens, generated.token_logprobs, generated.top_logprobs, generated.content, strict=True
     ):
         assert max(top.values()) == top[token] == logprob == entry["logprob"]  # greedy
     sampled = client.completions.create(
@@ -294,9 +295,9 @@ def test_many_at_once_get_what_each_gets_alone(client: openai.OpenAI) -> None:
     answers that were mixed up or began elsewhere would all differ here.
     """
     seeds = range(8)
-    alone = [said(answer(client, seed=seed, max_tokens=16)) for seed in seeds]
+    alone = [content_of(answer(client, seed=seed, max_tokens=16)) for seed in seeds]
     with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda seed: said(answer(client, seed=seed, max_tokens=16)), seeds))
+        together = list(pool.map(lambda seed: content_of(answer(client, seed=seed, max_tokens=16)), seeds))
     assert len(set(alone)) > 1
     assert sum(a == b for a, b in zip(alone, together, strict=True)) >= 7
 
@@ -310,11 +311,11 @@ def test_the_async_client_streams_too(dialects: Served) -> None:
     assert asyncio.run(ask()).startswith("EdgeSpec makes")
 
 
-def test_what_clients_send_beside_is_ignored(client: openai.OpenAI) -> None:
+def test_what_clients_send_next_to_is_ignored(client: openai.OpenAI) -> None:
     beside = {"cache_prompt": True, "id_slot": -1, "samplers": "edkypmxt", "min_p": 0.05, "user": None}
     tools: list[Any] = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     got = answer(client, extra_body=beside, tools=tools, tool_choice="auto", max_tokens=-1, store=False)
-    assert said(got).startswith("EdgeSpec")
+    assert content_of(got).startswith("EdgeSpec")
     parts = [{"type": "text", "text": "What is EdgeSpec?"}, {"type": "text", "text": ""}]
-    assert said(answer(client, messages=[{"role": "user", "content": parts}])).startswith("EdgeSpec")
+    assert content_of(answer(client, messages=[{"role": "user", "content": parts}])).startswith("EdgeSpec")
     answer(client, messages=[{"role": "developer", "content": "Be brief."}, *HELLO], max_tokens=4)

@@ -25,7 +25,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.mark.parametrize("operation", OPERATIONS[:2])
 def test_nothing_is_a_fault(server: Served, operation: str) -> None:
     ask(server, operation, 5)
-    assert "Traceback" not in server.said() and server.chat(max_tokens=2).status == 200
+    assert "Traceback" not in server.logged() and server.chat(max_tokens=2).status == 200
 
 
 @pytest.mark.slow
@@ -34,7 +34,7 @@ def test_nothing_is_a_fault_at_length(server: Served, operation: str) -> None:
     worker = server.worker.pid
     statuses = ask(server, operation, 600)
     assert statuses[200] > 50 and statuses[400] > 50
-    assert server.worker.pid == worker and "Traceback" not in server.said()
+    assert server.worker.pid == worker and "Traceback" not in server.logged()
     assert server.metric("edgespec_requests_running") == 0
 
 
@@ -45,4 +45,4 @@ def test_nothing_is_a_fault_of_the_other_dialects(server: Served, operation: str
     assert statuses[200] or operation.startswith(("POST /models/", "POST /slots", "GET /v1/models/")), (
         statuses
     )
-    assert "Traceback" not in server.said() and server.chat(max_tokens=2).status == 200
+    assert "Traceback" not in server.logged() and server.chat(max_tokens=2).status == 200

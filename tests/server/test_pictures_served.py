@@ -46,19 +46,19 @@ def test_all_dialects_send_the_same_picture(server: Served) -> None:
         first = client.chat.completions.create(model=model, messages=message(TEXT, png()), **HOW)
         again = client.chat.completions.create(model=model, messages=message(TEXT, png()), **HOW)
         parts = [{"type": "input_image", "image_url": url(png())}, {"type": "input_text", "text": TEXT}]
-        said = client.responses.create(
+        answer = client.responses.create(
             model=model, input=[{"role": "user", "content": parts}], max_output_tokens=12, temperature=0
         )
     text = first.choices[0].message.content
-    assert text == again.choices[0].message.content == said.output_text == "The colour is red."
+    assert text == again.choices[0].message.content == answer.output_text == "The colour is red."
     assert again.usage.prompt_tokens_details.cached_tokens >= again.usage.prompt_tokens - 16 - len(TEXT)
     with anthropic.Anthropic(base_url=server.url.removesuffix("/v1"), api_key="none") as client:
         source = {"type": "base64", "media_type": "image/png", "data": encoded(png())}
         content = [{"type": "image", "source": source}, {"type": "text", "text": TEXT}]
         asked = {"model": model, "messages": [{"role": "user", "content": content}]}
-        heard = client.messages.create(**asked, max_tokens=12, extra_body={"temperature": 0})
+        reply = client.messages.create(**asked, max_tokens=12, extra_body={"temperature": 0})
         counted = client.messages.count_tokens(**asked)
-    assert heard.content[0].text == text
+    assert reply.content[0].text == text
     assert counted.input_tokens == first.usage.prompt_tokens
     options = {"temperature": 0, "num_predict": 12}
     turn = {"role": "user", "content": TEXT, "images": [encoded(png())]}
@@ -67,7 +67,9 @@ def test_all_dialects_send_the_same_picture(server: Served) -> None:
         assert client.generate(model, prompt=TEXT, images=[encoded(png())], options=options).response == text
 
 
-def test_the_chat_is_told_the_colour(server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_chat_is_reported_the_colour(
+    server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("seen.png").write_bytes(png(colour=BLUE))
 
@@ -87,14 +89,14 @@ def test_the_next_turn_reads_no_picture_again(server: Served) -> None:
     asked = [*message(TEXT, png(colour=BLUE))]
     for _ in range(2):
         answer = server.ask("/v1/chat/completions", {"messages": asked, **HOW}).json
-        said, usage = answer["choices"][0]["message"], answer["usage"]
-        asked += [{"role": "assistant", "content": said["content"]}, {"role": "user", "content": TEXT}]
+        reply, usage = answer["choices"][0]["message"], answer["usage"]
+        asked += [{"role": "assistant", "content": reply["content"]}, {"role": "user", "content": TEXT}]
         if len(asked) == 3:
             before = usage["total_tokens"]
     assert usage["prompt_tokens_details"]["cached_tokens"] >= before - 2
 
 
-def test_clients_are_told_that_it_sees(server: Served) -> None:
+def test_clients_are_reported_that_it_sees(server: Served) -> None:
     """Some send no picture to a model that is not said to see."""
     assert "vision" in server.ask("/api/show", {"model": "embedded"}).json["capabilities"]
     assert server.ask("/v1/models").json["models"][0]["capabilities"] == ["completion", "multimodal"]
@@ -124,9 +126,9 @@ def test_guesses_go_on_behind_a_picture(server: Served) -> None:
     asked["max_tokens"] = 48
     plain = server.ask("/v1/chat/completions", {**asked, "edgespec": {"speculation": False}}).json
     for how in ({"drafter": "model", "draft_length": 4}, {"drafter": "lookup", "draft_length": 4}, {}):
-        said = server.ask("/v1/chat/completions", {**asked, "edgespec": how}).json
-        assert said["choices"][0]["message"] == plain["choices"][0]["message"]
-        assert not how or said["timings"]["draft_n"] > 0
+        answer = server.ask("/v1/chat/completions", {**asked, "edgespec": how}).json
+        assert answer["choices"][0]["message"] == plain["choices"][0]["message"]
+        assert not how or answer["timings"]["draft_n"] > 0
 
 
 @pytest.mark.parametrize(

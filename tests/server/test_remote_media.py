@@ -125,7 +125,7 @@ def test_what_was_fetched_is_part_of_the_prompt(host: str, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_a_server_fetches_only_what_it_was_told_to(host: str, tmp_path: Path) -> None:
+def test_a_server_fetches_only_what_it_was_reported_to(host: str, tmp_path: Path) -> None:
     """In a request, with a model that sees: its own machine is never asked, though its name was given."""
     projector = write_projector(tmp_path / "mmproj.gguf", "gemma3", 256)
     with served(tmp_path, "--mmproj", str(projector), "--media-url-hosts", "localhost, a.example") as server:

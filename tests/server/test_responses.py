@@ -46,10 +46,10 @@ def test_a_response_has_a_message_and_its_usage(client: openai.OpenAI) -> None:
 
 
 def test_a_stream_tells_of_the_prompt_and_of_the_speed_where_that_is_asked_for(dialects: Served) -> None:
-    told = events(dialects, return_progress=True, timings_per_token=True, max_output_tokens=4)
-    [*_, last] = [event for event in told if "prompt_progress" in event]
+    received = events(dialects, return_progress=True, timings_per_token=True, max_output_tokens=4)
+    [*_, last] = [event for event in received if "prompt_progress" in event]
     assert last["type"] == "response.in_progress" and last["prompt_progress"]["processed"] == 12
-    texts = [event for event in told if event["type"] == "response.output_text.delta"]
+    texts = [event for event in received if event["type"] == "response.output_text.delta"]
     assert texts and all(event["timings"]["prompt_n"] >= 1 for event in texts)
 
 
@@ -65,13 +65,13 @@ def test_a_stream_is_what_the_package_puts_together(client: openai.OpenAI) -> No
 
 
 def test_events_are_numbered_and_places_are_named(dialects: Served) -> None:
-    said = events(dialects)
-    assert [event["sequence_number"] for event in said] == list(range(len(said)))
-    assert all(event["output_index"] == 0 for event in said if "output_index" in event)
-    [done] = [event for event in said if event["type"] == "response.output_text.done"]
-    text = "".join(event["delta"] for event in said if event["type"] == "response.output_text.delta")
-    assert done["text"] == text and said[-1]["response"]["output"][0]["content"][0]["text"] == text
-    assert said[-1]["timings"]["predicted_n"] == said[-1]["response"]["usage"]["output_tokens"]
+    received = events(dialects)
+    assert [event["sequence_number"] for event in received] == list(range(len(received)))
+    assert all(event["output_index"] == 0 for event in received if "output_index" in event)
+    [done] = [event for event in received if event["type"] == "response.output_text.done"]
+    text = "".join(event["delta"] for event in received if event["type"] == "response.output_text.delta")
+    assert done["text"] == text and received[-1]["response"]["output"][0]["content"][0]["text"] == text
+    assert received[-1]["timings"]["predicted_n"] == received[-1]["response"]["usage"]["output_tokens"]
 
 
 def test_a_call_is_made_and_answered(client: openai.OpenAI, dialects: Served) -> None:
@@ -80,8 +80,8 @@ def test_a_call_is_made_and_answered(client: openai.OpenAI, dialects: Served) ->
     got = create(client, input=[asked], tools=[DOCS])
     [call] = got.output
     assert call.type == "function_call" and call.call_id and isinstance(json.loads(call.arguments), dict)
-    said = events(dialects, input=[asked], tools=[DOCS])
-    pieces = [e["delta"] for e in said if e["type"] == "response.function_call_arguments.delta"]
+    received = events(dialects, input=[asked], tools=[DOCS])
+    pieces = [e["delta"] for e in received if e["type"] == "response.function_call_arguments.delta"]
     assert "".join(pieces) == call.arguments and pieces
     output = {"type": "function_call_output", "call_id": call.call_id, "output": "Serialize obj to JSON."}
     items = [asked, call.model_dump(exclude_none=True), output]

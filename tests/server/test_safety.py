@@ -73,7 +73,7 @@ def test_the_doctor_shows_the_last_requests_of_its_own_key_alone(
     assert "no request with this key" in capsys.readouterr().out
     assert cli.main([*command, "wrong"]) != 0
     assert "key" in capsys.readouterr().err
-    assert "Tuesday" not in server.said()
+    assert "Tuesday" not in server.logged()
 
 
 def test_the_last_requests_of_few_owners_are_kept() -> None:
@@ -155,7 +155,7 @@ def test_a_body_that_is_too_large_is_not_asked_for(server: Served) -> None:
     assert answer.startswith("HTTP/1.1 413") and "connection: close" in answer.lower()
 
 
-def test_a_monitor_that_names_no_host_is_heard(server: Served) -> None:
+def test_a_monitor_that_names_no_host_is_read(server: Served) -> None:
     """HAProxy asks in HTTP/1.0, where none has to be named; it was told that Host '' is wrong."""
     for head, status_ in (("", b"200"), ("Host:\r\n", b"403"), ("Host: evil.example\r\n", b"403")):
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as asked:
@@ -211,7 +211,7 @@ def test_keys_are_asked_for_in_anthropics_shape_too(server: Served) -> None:
         assert client.messages.create(**ASKED).content
 
 
-def test_a_browser_that_asks_first_is_told_nothing_it_could_use(server: Served) -> None:
+def test_a_browser_that_asks_first_is_reported_nothing_it_could_use(server: Served) -> None:
     for origin, allowed in (("http://app.example", "http://app.example"), ("http://evil.example", None)):
         head = f"OPTIONS /v1/models HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: {origin}\r\n"
         with server.raw(
@@ -274,7 +274,7 @@ def test_the_key_is_in_no_log_and_no_process(server: Served) -> None:
     status(server, Authorization=f"Bearer {KEY}")
     status(server, x_api_key=KEY + "x")
     worker = server.worker
-    assert KEY not in server.said() and OTHER not in server.said()
+    assert KEY not in server.logged() and OTHER not in server.logged()
     assert not any(KEY in text for text in worker.cmdline())
     assert KEY not in worker.environ().values()
 
@@ -295,7 +295,7 @@ def test_a_file_of_ones_own_finds_the_server_and_proves_it(
     assert state.secret not in repr(state) and server.ask(state_file.PROOF_PATH).status == 400
 
 
-def test_a_full_disk_is_told_with_the_file_and_leaves_nothing(
+def test_a_full_disk_is_reported_with_the_file_and_leaves_nothing(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`None cannot be written`, the server said: of a full disk the system does not name the file."""
@@ -338,12 +338,12 @@ def test_a_template_of_ones_own_routes_that_are_closed_and_two_addresses(tmp_pat
                 assert client.models.list().data, host
         props = server.ask("/props").json
         assert not props["endpoint_slots"] and not props["endpoint_metrics"]
-        said = {"messages": [{"role": "user", "content": "def main"}]}
-        assert server.ask("/apply-template", said).json == {"prompt": "def main"}
+        answer = {"messages": [{"role": "user", "content": "def main"}]}
+        assert server.ask("/apply-template", answer).json == {"prompt": "def main"}
         assert server.chat("def main", max_tokens=4).json["usage"]["prompt_tokens"] < 8
 
 
-def test_nobodys_speed_shows_what_another_key_was_told(server: Served) -> None:
+def test_nobodys_speed_shows_what_another_key_was_reported(server: Served) -> None:
     """Guesses come from earlier texts: of one's own alone."""
 
     def guessed(key: str) -> tuple[int, str]:

@@ -36,8 +36,8 @@ def test_the_file_of_the_docs_is_read_by_every_serve(tmp_path: Path) -> None:
         props = server.ask("/props").json
         assert props["total_slots"] == 2, "what the command line says beats the file"
         assert props["default_generation_settings"]["n_ctx"] == 2048
-        assert f"using the settings in {folder / 'serve.toml'}" in server.said()
-        until(lambda: "GET '/props' 200" in server.said())  # its log is that of the file
+        assert f"using the settings in {folder / 'serve.toml'}" in server.logged()
+        until(lambda: "GET '/props' 200" in server.logged())  # its log is that of the file
 
 
 @pytest.mark.slow
@@ -76,12 +76,12 @@ def test_paths_are_relative_to_the_file_and_a_model_named_takes_the_place_of_its
 def test_a_mistake_in_the_file_is_named(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
-    said = refused("serve", "--config", path)
-    assert all(word in said for word in words), said
-    assert "--port" in said or str(path) in said
+    printed = refused("serve", "--config", path)
+    assert all(word in printed for word in words), printed
+    assert "--port" in printed or str(path) in printed
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_is_reported(tmp_path: Path) -> None:
     assert "cannot be read" in refused("serve", "--config", tmp_path / "absent.toml")
 
 
@@ -98,6 +98,7 @@ def test_the_unit_and_the_agent_are_well_formed_and_start_the_same_command() -> 
         assert subprocess.run([analyse, "--version"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not hasattr(signal, "SIGHUP") or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN,
     reason="there is no SIGHUP, or it is ignored (nohup)",
@@ -108,9 +109,9 @@ def test_the_file_is_read_again_when_asked_and_what_needs_a_restart_is_named(tmp
     keys.write_text("old\n")
 
     def asked_again(server: Served, words: str) -> None:
-        n = server.said().count(words)
+        n = server.logged().count(words)
         server.process.send_signal(signal.SIGHUP)
-        until(lambda: server.said().count(words) > n)
+        until(lambda: server.logged().count(words) > n)
 
     def temperature(server: Served, key: str) -> float | None:
         got = server.ask("/props", headers={"x-api-key": key})

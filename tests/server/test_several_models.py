@@ -21,9 +21,9 @@ from pydantic import ValidationError
 from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
 
-from edgespec.engine.messages import LoadRequest
 from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import LoadRequest
 from edgespec.server import event_stream
 from edgespec.server.dialects.anthropic.answers import MessageStream
 from edgespec.server.dialects.ollama.requests import OllamaChat
@@ -66,9 +66,9 @@ def test_two_models_answer_at_once_and_the_death_of_one_engine_is_not_the_others
 
     def answer(model: str, begun: threading.Event) -> str:
         with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
-            told = client.chat.completions.create(model=model, messages=HELLO, stream=True, **LONG)
+            reply = client.chat.completions.create(model=model, messages=HELLO, stream=True, **LONG)
             text = ""
-            for chunk in told:
+            for chunk in reply:
                 text += chunk.choices[0].delta.content or ""
                 begun.set()
             return text
@@ -102,7 +102,7 @@ def test_the_routers_routes_load_and_unload_and_the_least_used_makes_room(server
     assert change("load", "second")[0] == 400 and change("load", "nobody")[0] == 404
     server.ask("/tokenize", {"model": "first", "content": "hi"})
     with closing(server.raw(b"GET /models/sse HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")) as events:
-        assert change("load", "third") == (200, {"success": True}), server.said()
+        assert change("load", "third") == (200, {"success": True}), server.logged()
         until(are(server, "first", "third"))
         told = b""
         while b'"third","event":"model_status","data":{"status":"loaded"}' not in told:
@@ -154,10 +154,10 @@ def test_a_stream_shows_signs_of_life_while_its_model_loads(server: Served, path
         [new] = [worker for worker in server.workers if worker.pid not in there]
         new.suspend()
         time.sleep(4.0)
-        [told] = [m for m in server.ask("/v1/models").json["data"] if m["id"] == "second"]
+        [answer] = [m for m in server.ask("/v1/models").json["data"] if m["id"] == "second"]
         new.resume()
         got = asked.result()
-    assert got.status == 200 and told["status"]["value"] == "loading"
+    assert got.status == 200 and answer["status"]["value"] == "loading"
     if path == "/api/chat":
         first, *_, last = map(json.loads, got.body.splitlines())
         assert first["message"]["content"] == "" and not first["done"] and last["done"]
@@ -182,7 +182,7 @@ def test_keep_alive_is_in_seconds_or_in_words(said: object, idle_s: float | None
             OllamaChat.model_validate({"model": "x", "keep_alive": wrong})
 
 
-async def heard(stream: EarlyStream, *, leaves: bool = False) -> bytes:
+async def received(stream: EarlyStream, *, leaves: bool = False) -> bytes:
     said: list[Any] = []
 
     async def receive() -> Any:
@@ -219,15 +219,15 @@ def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client(
             working = asyncio.ensure_future(late(answer))
             early = await at_once_or_early(working, EventStream, lambda: b": sign\n\n")
             assert isinstance(early, EarlyStream)
-            said = await heard(early)
+            said = await received(early)
             assert said.startswith(b": sign\n\n: sign\n\n") and end in said
         working = asyncio.ensure_future(late(Refusal(503, "it is broken")))
         early = await at_once_or_early(working, MessageStream, lambda: b": sign\n\n")
         assert isinstance(early, EarlyStream)
-        assert b"\n\nevent: error\ndata: {" in await heard(early), "Anthropic's clients ignore others"
+        assert b"\n\nevent: error\ndata: {" in await received(early), "Anthropic's clients ignore others"
         working = asyncio.ensure_future(late({}))
         early = await at_once_or_early(working, EventStream, lambda: b": sign\n\n")
-        assert isinstance(early, EarlyStream) and b"n" in await heard(early, leaves=True)
+        assert isinstance(early, EarlyStream) and b"n" in await received(early, leaves=True)
         await asyncio.sleep(0)
         assert working.cancelled(), "nobody waits for it"
         monkeypatch.setattr(event_stream, "SIGN_S", 1.0)
@@ -277,7 +277,7 @@ def test_who_is_unloaded_for_another_is_idle_and_least_used(
     asyncio.run(play())
 
 
-def test_room_beside_others_is_asked_of_llama_cpp(
+def test_room_next_to_others_is_asked_of_llama_cpp(
     tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Files that others have mapped count as free to the system, and are not."""
@@ -286,7 +286,7 @@ def test_room_beside_others_is_asked_of_llama_cpp(
     free = needed + RAM_MARGIN + 2**20
     monkeypatch.setattr(at_load, "free_memory", lambda: (free, 2 * free))
     monkeypatch.setattr(at_load, "mapped_files", lambda process: process)
-    assert at_load.fits_beside(tiny_target, tiny_draft, settings, [])
-    assert not at_load.fits_beside(tiny_target, tiny_draft, settings, [2**20, 2**20])
-    assert not at_load.fits_beside(tiny_target, tiny_draft, replace(settings, rpc=("10.0.0.1:1",)), [])
-    assert at_load.fits_beside(Path("nothing.gguf"), None, settings, []), "loading it says why not"
+    assert at_load.fits_with(tiny_target, tiny_draft, settings, [])
+    assert not at_load.fits_with(tiny_target, tiny_draft, settings, [2**20, 2**20])
+    assert not at_load.fits_with(tiny_target, tiny_draft, replace(settings, rpc=("10.0.0.1:1",)), [])
+    assert at_load.fits_with(Path("nothing.gguf"), None, settings, []), "loading it says why not"

@@ -49,7 +49,7 @@ def test_a_slot_is_saved_restored_and_forgotten(slots: tuple[Served, Path]) -> N
     assert (magic, version, no_token, n) == (0x67677371, 3, -1, saved["n_saved"]) and words == n + 4
 
 
-def test_what_cannot_be_restored_is_said_and_changes_nothing(slots: tuple[Served, Path]) -> None:
+def test_what_cannot_be_restored_is_stated_and_changes_nothing(slots: tuple[Served, Path]) -> None:
     server, folder = slots
     asked(server, 0)
     done(server, 0, "save", "good.bin")

@@ -36,7 +36,7 @@ def client(dialects: Served) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def said(client: openai.OpenAI, **fields: Any) -> str:
+def answer_of(client: openai.OpenAI, **fields: Any) -> str:
     extra = {
         name: fields.pop(name) for name in list(fields) if name not in ("response_format", "seed", "stream")
     }
@@ -82,8 +82,8 @@ def test_four_forms_at_once_are_each_kept_to(dialects: Served) -> None:
             asked = [
                 (expression, ask(client, form, i)) for i in range(3) for expression, form in forms.items()
             ]
-            said = await asyncio.gather(*(answer for _, answer in asked))
-            return list(zip([expression for expression, _ in asked], said, strict=True))
+            reply = await asyncio.gather(*(answer for _, answer in asked))
+            return list(zip([expression for expression, _ in asked], reply, strict=True))
 
     for expression, text in asyncio.run(all_of_them()):
         assert re.fullmatch(expression, text), (expression, text)
@@ -117,7 +117,7 @@ def test_every_way_to_ask_for_json_brings_json(client: openai.OpenAI, form: dict
         ).choices[0].message.content  # fmt: skip
         assert str(text).startswith("{")
         return
-    value = json.loads(said(client, **form))
+    value = json.loads(answer_of(client, **form))
     assert value in ({"k": 1}, {}) or list(value) == ["k"]
 
 
@@ -139,7 +139,7 @@ def test_a_prompt_is_known_whole_where_forced_tokens_behind_it_are_too(client: o
     assert usage.prompt_tokens_details.cached_tokens == usage.prompt_tokens
 
 
-def test_what_is_wrong_with_a_form_is_told(client: openai.OpenAI) -> None:
+def test_what_is_wrong_with_a_form_is_reported(client: openai.OpenAI) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "strin"}}}
     for form, words in (
         ({"response_format": schema}, ("JSON schema", "strin")),
@@ -155,7 +155,7 @@ def test_what_is_wrong_with_a_form_is_told(client: openai.OpenAI) -> None:
         ({"samplers": ["top_z"]}, ("samplers names 'top_z'",)),
     ):
         with pytest.raises(openai.BadRequestError) as caught:
-            said(client, **form)
+            answer_of(client, **form)
         told = caught.value.body
         assert isinstance(told, dict) and all(word in told["message"] for word in words), told
         assert "\n" not in told["message"]
@@ -171,12 +171,12 @@ def test_a_schema_that_cannot_be_kept_to_is_refused_unless_strict_is_false(clien
             named = {"name": "x", "schema": schema} | ({} if strict is None else {"strict": strict})
             form = {"response_format": {"type": "json_schema", "json_schema": named}}
             if strict is False:
-                assert said(client, **form)
+                assert answer_of(client, **form)
             else:
                 with pytest.raises(
                     openai.BadRequestError, match=rf'{word}.*leave it out, or.*"strict": false'
                 ):
-                    said(client, **form)
+                    answer_of(client, **form)
 
 
 def test_advice_names_only_fields_that_a_dialect_has(dialects: Served) -> None:
@@ -210,13 +210,13 @@ def test_a_form_leaves_tools_callable(client: openai.OpenAI) -> None:
     for choice in ("auto", "none"):
         asked: Any = {"messages": [{"role": "user", "content": "What does json.dumps do?"}], "tools": tools}
         more: Any = {"response_format": form, "tool_choice": choice, "temperature": 0, "max_tokens": 200}
-        said = client.chat.completions.create(model="tiny", **asked, **more).choices[0]
+        reply = client.chat.completions.create(model="tiny", **asked, **more).choices[0]
         if choice == "none":
-            assert json.loads(said.message.content)["answer"] in ("x", "y")
+            assert json.loads(reply.message.content)["answer"] in ("x", "y")
         else:
-            [call] = said.message.tool_calls
+            [call] = reply.message.tool_calls
             assert call.function.name == "search_docs" and "query" in json.loads(call.function.arguments)
-            assert said.finish_reason == "tool_calls" and not said.message.content
+            assert reply.finish_reason == "tool_calls" and not reply.message.content
 
 
 class Person(BaseModel):
@@ -229,8 +229,8 @@ class Person(BaseModel):
 def test_anthropics_parse_returns_the_object(dialects: Served) -> None:
     asked: list[Any] = [{"role": "user", "content": "A person"}]
     with anthropic.Anthropic(base_url=dialects.url.removesuffix("/v1"), api_key="x", max_retries=0) as client:
-        said = client.messages.parse(model="tiny", max_tokens=200, messages=asked, output_format=Person)
-    assert isinstance(said.parsed_output, Person) and said.stop_reason == "end_turn"
+        answer = client.messages.parse(model="tiny", max_tokens=200, messages=asked, output_format=Person)
+    assert isinstance(answer.parsed_output, Person) and answer.stop_reason == "end_turn"
 
 
 @pytest.mark.sample(1)
@@ -246,8 +246,8 @@ def test_llm_gets_the_schema_it_asked_for(dialects: Served, tmp_path: Path, whol
         check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    assert isinstance(said["name"], str) and isinstance(said["age"], int)
+    printed = json.loads(done.stdout)
+    assert isinstance(printed["name"], str) and isinstance(printed["age"], int)
 
 
 OFFERED: dict[str, Any] = {

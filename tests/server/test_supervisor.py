@@ -20,8 +20,8 @@ from tiny_gguf import CONTROL, write_llama
 
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Round, Started
-from edgespec.engine.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.sampling.sampler import Sampling
 from edgespec.server import worker_life
 from edgespec.server.engine_status import EngineStatus
@@ -122,6 +122,7 @@ def test_during_the_first_load_a_stream_waits_and_others_are_refused(
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_request_for_another_pair_waits_for_who_is_answered_and_others_wait_behind_it(
     loads: tuple[LoadRequest, LoadRequest],
 ) -> None:
@@ -165,7 +166,7 @@ def test_a_supervisor_that_closes_ends_waiting_and_lets_running_answers_finish(
     asyncio.run(play())
 
 
-def test_loading_is_told_as_it_goes_on(loads: tuple[LoadRequest, LoadRequest]) -> None:
+def test_loading_is_reported_as_it_goes_on(loads: tuple[LoadRequest, LoadRequest]) -> None:
     async def play() -> None:
         one, two = loads
         async with supervised(one) as worker:
@@ -258,6 +259,7 @@ def test_force_waits_for_no_pair_that_is_being_loaded_and_leaves_no_worker_of_it
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_unloading_gives_the_memory_back_and_the_next_request_loads(
     loads: tuple[LoadRequest, LoadRequest],
 ) -> None:
@@ -373,7 +375,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(
         told: list[str] = []
         async with supervised(loads[0], ping_s=0.1, tell=told.append) as worker:
             await asyncio.sleep(0.9)
-            assert worker.current.restarts == 0 and await worker.hears(2.0), "one that hears is left alone"
+            assert worker.current.restarts == 0 and await worker.responds(2.0), "one that hears is left alone"
             asker, old = Asker(worker, "a"), worker.current.pid
             assert old
             psutil.Process(old).suspend()

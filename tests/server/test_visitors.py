@@ -167,15 +167,15 @@ def test_looking_at_slots_neither_loads_a_model_nor_keeps_it(tmp_path: Path) -> 
     """A monitor that looked every few seconds defeated --idle-unload."""
     with served(tmp_path, "--idle-unload", "0.02") as server:
         end = time.monotonic() + 20
-        while "is unloaded" not in server.said():
+        while "is unloaded" not in server.logged():
             assert server.ask("/slots").status == 200 and time.monotonic() < end
             time.sleep(0.1)
         for _ in range(3):
             slots = server.ask("/slots").json
             assert len(slots) == 4 and not any(slot["is_processing"] for slot in slots)
-        assert server.ask("/props").json["is_sleeping"] and "loaded again" not in server.said()
+        assert server.ask("/props").json["is_sleeping"] and "loaded again" not in server.logged()
         assert server.chat(max_tokens=2).status == 200
-        until(lambda: "is loaded again" in server.said())
+        until(lambda: "is loaded again" in server.logged())
 
 
 # --- the protocol
@@ -235,16 +235,16 @@ def test_functions_are_called_as_before_there_were_tools(server: Served, stream:
         "logit_bias": {}, "temperature": 0,
     }  # fmt: skip
     with openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as client:
-        said = client.chat.completions.create(
+        reply = client.chat.completions.create(
             model="x", messages=[{"role": "user", "content": "What is EdgeSpec?"}], **asked
         )
         if not stream:
-            [choice] = said.choices
+            [choice] = reply.choices
             assert choice.message.function_call.name == "look_up" and not choice.message.tool_calls
             assert choice.finish_reason in ("function_call", "length")
             return
         called = [
-            c.choices[0].delta.function_call for c in said if c.choices and c.choices[0].delta.function_call
+            c.choices[0].delta.function_call for c in reply if c.choices and c.choices[0].delta.function_call
         ]
     assert called[0].name == "look_up" and all(not one.name for one in called[1:])
 

@@ -36,7 +36,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torch" else find(name))
 
 
-def test_a_target_that_is_not_there_is_told_before_torch_is_asked_for(
+def test_a_target_that_is_not_there_is_reported_before_torch_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever mistyped a name was sent to install two gigabytes first."""

@@ -8,6 +8,7 @@ import pytest
 from edgespec_train.recipes import actions, corpus, dialogues, marks, sources
 
 
+@pytest.mark.slow
 def test_tests_and_tables_are_left_out():
     modules = {f.module for f in sources.read_files()}
     assert {"argparse", "json.decoder", "textwrap"} <= modules
@@ -23,6 +24,7 @@ def test_twins_of_a_module_share_a_group(module, group):
     assert sources.group_of(module) == group
 
 
+@pytest.mark.slow
 def test_the_split_holds_out_some_and_never_the_builtins():
     groups = {sources.group_of(f.module) for f in sources.read_files()}
     out = {g for g in groups if sources.is_held_out(g)}

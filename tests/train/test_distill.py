@@ -235,7 +235,7 @@ def test_ids_of_large_vocabularies_are_kept(tmp_path):
     assert [ids.tolist() for ids in recorded.ids_of(tmp_path / "recorded-0.npz")] == [[5, 151_000, 7]]
 
 
-def test_what_was_said_before_is_read_as_it_would_be_said(short):
+def test_what_was_written_before_is_read_as_it_would_be_written(short):
     """A text of the user's gives the rows and states that it had when the target said it."""
     made, _ = short
     texts = [t for t in recorded.read(made.folder / "held-out-0.npz") if t.temperature == 0][:3]

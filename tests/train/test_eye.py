@@ -10,13 +10,13 @@ import pytest
 
 from edgespec.core.attachment import Attachment
 from edgespec.core.request import Request
-from edgespec.engine.media_marks import mark
 from edgespec.engine.media_reader import SHIPPED_EYE, MediaReader
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.medium import Medium
 from edgespec.llama.model import mtmd_cpp
 from edgespec.pairs.settings import PairSettings
+from edgespec.protocol.media_marks import mark
 from edgespec.sampling.sampler import Sampling
 from edgespec_models import tiny
 
@@ -71,7 +71,7 @@ def test_colours_and_shapes_are_seen():
 
 
 @pytest.mark.slow
-def test_what_is_said_of_it_is_true():
+def test_what_is_stated_of_it_is_true():
     """It is loaded with the first picture, so what it can do is written down."""
     with MediaReader(tiny.projector_path(), tiny.target_path(), on_gpu=False) as reader:
         assert reader._about() == SHIPPED_EYE

@@ -182,7 +182,7 @@ def shows(reader, text):
         assert text.ids[text.prompt :].tolist() == text.top_ids[:, 0].tolist()
 
 
-def test_what_is_heard_beside_other_texts_is_what_a_fresh_reading_shows(target, texts):
+def test_what_is_read_next_to_other_texts_is_what_a_fresh_reading_shows(target, texts):
     assert sorted(t.prompt for t in texts) == list(range(5, 25))
     with Hidden(target, TAPS, context=64) as reader:
         for text in texts:
@@ -196,7 +196,7 @@ def test_texts_end_with_an_end_token_or_at_their_limit(texts):
         assert said[-1] in {7, 8, 9} or len(said) in {8, 24}
 
 
-def test_a_shard_gives_back_what_was_heard(texts, tmp_path):
+def test_a_shard_gives_back_what_was_recorded(texts, tmp_path):
     recorded.write(tmp_path / "shard.npz", texts)
     for kept, text in zip(recorded.read(tmp_path / "shard.npz"), texts, strict=True):
         assert kept.prompt == text.prompt and kept.temperature == pytest.approx(text.temperature)

@@ -124,7 +124,7 @@ def test_a_file_comes_back_into_torch(network, tokenizer, file, small_library):
     assert read_tokenizer(file).encode(text).ids == tokenizer.encode(text).ids
 
 
-def test_a_text_is_heard_inside_its_prompt_too(file, network):
+def test_a_text_is_read_inside_its_prompt_too(file, network):
     """Rows at every position but the first, as a fresh reading shows them."""
     from edgespec_train.recipes.stages import everywhere
 

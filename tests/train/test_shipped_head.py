@@ -25,7 +25,7 @@ def prompts():
     return [text for texts in kinds.values() for text in texts[:2]]
 
 
-def test_it_is_the_target_that_ships_beside_it(prompts):
+def test_it_is_the_target_that_ships_next_to_it(prompts):
     """The same weights under another name of architecture: rounding apart, the same logits."""
     with (
         Hidden(tiny.target_path(), None, context=512) as alone,

@@ -100,7 +100,7 @@ class ChatApp(GuardedApp):
         self.context.tint, self.context.shell = self.settings.tint, self.settings.shell
         self.unsent = QuestionText("")  # what was written and not asked at the end
         self._interrupted = 0.0
-        self._said: set[str] = set()  # notices about the models shown so far
+        self._shown: set[str] = set()  # notices about the models shown so far
         self._began = False  # there has been an input that has the keyboard
         self._known = known
         self._asked_for = ""  # the server whose models were listed because it has several
@@ -135,8 +135,8 @@ class ChatApp(GuardedApp):
     def _engine_changed(self) -> None:
         info = self.context.engine.info
         if info is not None and self.context.engine.state == "ready":
-            self._notices += [sentence for sentence in info.told if sentence not in self._said]
-            self._said.update(info.told)
+            self._notices += [sentence for sentence in info.notices if sentence not in self._shown]
+            self._shown.update(info.notices)
             if not info.model and self._asked_for != info.where:
                 self._asked_for = info.where
                 self.action_models()
@@ -146,7 +146,7 @@ class ChatApp(GuardedApp):
         self.chat.engine_changed()
 
     def _keep(self) -> None:
-        """Saves the chat wherever possible; nobody is there to be told."""
+        """Saves the chat wherever possible; nobody is there to read why not."""
         self.keep_words()
         rescue(self._sessions.close(), ask=None, tell=lambda _: None)
 
@@ -218,8 +218,8 @@ class ChatApp(GuardedApp):
         if how == "bell":
             self.bell()
         elif how != "off" and self._driver is not None:
-            said = f"9;{text}" if how == "osc9" else f"777;notify;EdgeSpec;{text}"
-            self._driver.write(f"\x1b]{said}\x07")
+            notice = f"9;{text}" if how == "osc9" else f"777;notify;EdgeSpec;{text}"
+            self._driver.write(f"\x1b]{notice}\x07")
             self._driver.flush()
 
     def action_help(self) -> None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from edgespec.client.attach import Progress
+from edgespec.local.attach import Progress
 from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec_tui import hang_up
 from edgespec_tui.guarded_app import GuardedApp
@@ -67,7 +67,7 @@ def show(arguments: argparse.Namespace) -> int:
         code = app.run()
     finally:
         typed.taken()
-    for sentence in screen.said:  # it stays on the terminal
+    for sentence in screen.conclusion:  # it stays on the terminal
         print(sentence)
     if app.fault:
         sys.stderr.write(f"edgespec: {app.fault}\n")
@@ -81,15 +81,15 @@ async def _in_lines(seconds: float) -> None:
     await asyncio.sleep(FIRST_LOOK_S)
     if (cores := others.cores()) >= BUSY_CORES:
         _say(f"Other programs keep {cores:.1f} cores busy: this takes longer, and shows less, than usual.")
-    said, preparing = "", asyncio.current_task()
+    shown, preparing = "", asyncio.current_task()
     unheard: OSError | None = None  # as with `| head`
 
     def tell(progress: Progress) -> None:
-        nonlocal said, unheard
-        if progress.text != said and not unheard:
-            said = progress.text
+        nonlocal shown, unheard
+        if progress.text != shown and not unheard:
+            shown = progress.text
             try:
-                _say(f"{said[:1].upper()}{said[1:]} ...")
+                _say(f"{shown[:1].upper()}{shown[1:]} ...")
             except OSError as error:  # the loop would print it, and go on
                 unheard = error
                 if preparing:

@@ -209,7 +209,7 @@ class GuardedApp(App[int]):
         if isinstance(message, events.Resize) and isinstance(node, Screen):
             message.size = self.size
         if isinstance(message, events.Compose | events.Mount):
-            await dispatch(message)  # what cannot even begin is told by Textual
+            await dispatch(message)  # what cannot even begin is reported by Textual
         elif not (_acts(message) and self._is_gone(node)):
             try:
                 await dispatch(message)
@@ -229,7 +229,7 @@ class GuardedApp(App[int]):
             self._give_up(error)
         else:
             try:
-                self.tell_fault(told(cause, "was met, and the chat goes on"))
+                self.tell_fault(fault_sentence(cause, "was met, and the chat goes on"))
             except Exception:  # what would show it is broken, too
                 self._give_up(error)
 
@@ -251,7 +251,7 @@ class GuardedApp(App[int]):
     def _give_up(self, error: Exception) -> None:
         """Ends the app in order, without a traceback. (Textual would print one.)"""
         if self.fault is None:
-            self.fault, self._return_code = told(error, "ended the chat"), 1
+            self.fault, self._return_code = fault_sentence(error, "ended the chat"), 1
             self._close_messages_no_wait()
             self.keep_words()
 
@@ -263,7 +263,7 @@ def _acts(message: Message) -> bool:
     return type(message).__module__ != messages.__name__
 
 
-def told(error: BaseException, did: str) -> str:
+def fault_sentence(error: BaseException, did: str) -> str:
     """Writes a bug of our own into a file; returns the sentence for the screen. did: "ended the chat"."""
     text = "".join(traceback.format_exception(error))
     folder = config.state_folder() / "faults"

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from edgespec.client.api_key import api_key
-from edgespec.client.attach import WantedEngine, attach
-from edgespec.client.engine_flags import engine_flags
 from edgespec.errors import SettingError
+from edgespec.local.attach import WantedEngine, attach
+from edgespec.local.engine_flags import engine_flags
 from edgespec.memory.recommended import recommended_here
 from edgespec.pairs.found import best_found
 from edgespec.pairs.store import open_store

@@ -17,9 +17,9 @@ class Entries(SystemCommandsProvider):
 
     async def discover(self) -> Hits:
         """Yields all entries, before anything is searched."""
-        for title, told, does, shown in self.app.get_system_commands(self.screen):
+        for title, text, does, shown in self.app.get_system_commands(self.screen):
             if shown:
-                yield DiscoveryHit(title, does, help=told)
+                yield DiscoveryHit(title, does, help=text)
 
 
 def entries(
@@ -46,5 +46,5 @@ def entries(
             yield SystemCommand(one.description, f"{one.tooltip or ''} ({shown})".strip(), does)
     if begin is not None:
         for command in COMMANDS:
-            told = f"{command.name} {command.wants}".strip()
-            yield SystemCommand(told, command.does, functools.partial(begin, command))
+            text = f"{command.name} {command.wants}".strip()
+            yield SystemCommand(text, command.does, functools.partial(begin, command))

@@ -11,7 +11,7 @@ from edgespec.chat.families.json_text import as_json, value_of
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
 NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
-BESIDE = ("id", "tool_call_id", "type", "function", "thought")  # other keys that may be there
+OTHER_KEYS = ("id", "tool_call_id", "type", "function", "thought")  # other keys that may be there
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class JsonCalls:
             elif key in NAMES:
                 name = _text((yield from reader.json()))
                 calls.check(name)
-            elif key in BESIDE or name:
+            elif key in OTHER_KEYS or name:
                 value = yield from reader.json()
                 id = value.strip('"') if key in ("id", "tool_call_id") else id
             else:

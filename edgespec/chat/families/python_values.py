@@ -131,10 +131,10 @@ class _Reading:
 
 
 def _unescaped(escape: re.Match[str]) -> str:
-    said = escape[1]
-    if said[0] in "xuU" and len(said) > 1:
-        number = int(said[1:], 16)
+    code = escape[1]
+    if code[0] in "xuU" and len(code) > 1:
+        number = int(code[1:], 16)
         return chr(number) if number < 0x110000 else "\ufffd"
-    if said[0] in "01234567":
-        return chr(int(said, 8))
-    return ESCAPED.get(said, said if said in "\\'\"" else escape[0])
+    if code[0] in "01234567":
+        return chr(int(code, 8))
+    return ESCAPED.get(code, code if code in "\\'\"" else escape[0])

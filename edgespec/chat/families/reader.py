@@ -36,9 +36,9 @@ class Reader:
         return text
 
     def attempt(self, call: Steps[None], say: Say, tag: str = "") -> Steps[bool]:
-        """Reads a call; what turns out to be none is said, after its tag. Returns whether it was one.
+        """Reads a call; what turns out to be none becomes text, after its tag. Returns whether it was one.
 
-        Nothing comes twice: what has become deltas is not said. Whatever a reader raises means that it
+        Nothing comes twice: what has become deltas is not text again. Whatever a reader raises means that it
         cannot read this, since a model may write anything.
         """
         self._noted = [tag]
@@ -49,8 +49,8 @@ class Reader:
                 yield delta
             return True
         except Exception:
-            if said := "".join(self._noted):
-                yield say(said)
+            if text := "".join(self._noted):
+                yield say(text)
             return False
         finally:
             self._noted = None
@@ -143,7 +143,7 @@ class Reader:
             return found
 
     def json(self, say: Say | None = None) -> Steps[str]:
-        """Reads one JSON value, and returns its text. say: takes it piece by piece meanwhile.
+        """Reads one JSON value, and returns its text. say: gets it piece by piece as it is read.
 
         Raises NotACall if no value begins here, or if the text ends within it and nothing was passed on.
         """
@@ -238,16 +238,16 @@ class Parser:
         return self._run()
 
     def _run(self) -> list[Delta]:
-        said: list[Delta] = []
+        deltas: list[Delta] = []
         try:
             for delta in self._steps:
                 if delta is None:  # more text is needed
                     break
-                said.append(delta)
+                deltas.append(delta)
         except Exception:  # a fault in reading costs a reader its form, and never the text
             self._steps = _text_alone(self._reader)
-            said += self._run()
-        return said
+            deltas += self._run()
+        return deltas
 
 
 def _text_alone(reader: Reader) -> Steps[None]:

@@ -99,7 +99,7 @@ class TaggedCall:
             if tag != self.key:
                 break
             key, found = yield from reader.text_until((self.key_ends,))
-            key, _, said = key.partition(self.attribute) if self.attribute else (key, "", "")
+            key, _, marked = key.partition(self.attribute) if self.attribute else (key, "", "")
             if found is None:
                 break
             if opening == "{":
@@ -107,7 +107,7 @@ class TaggedCall:
             yield calls.arguments(f"{opening}{as_json(key.strip())}: ")
             if self.value:
                 yield from reader.until((self.value,))
-            if not (yield from self._value(reader, calls, schema.named(key.strip()), said)):
+            if not (yield from self._value(reader, calls, schema.named(key.strip()), marked)):
                 return
             opening, tag = ", ", None
         if tag in self.ends:
@@ -117,14 +117,17 @@ class TaggedCall:
         elif opening == "{":
             raise NotACall
 
-    def _value(self, reader: Reader, calls: Calls, schema: ArgumentSchema, said: str) -> Steps[bool]:
-        """Reads a value up to its end; False if the text ends first. said: the word on whether it is text."""
+    def _value(self, reader: Reader, calls: Calls, schema: ArgumentSchema, marked: str) -> Steps[bool]:
+        """Reads a value up to its end; False if the text ends first.
+
+        marked: whether it is text, as the tag says.
+        """
         ends = (f"\n{self.value_ends}", self.value_ends) if self.lines else (self.value_ends,)
         if self.lines:
             yield from reader.starts_with(("\n",))
         if self.around and (yield from reader.starts_with((self.around[0],))):
             ends = (self.around[1] + self.value_ends, self.value_ends)
-        if said.startswith(("true", "string")) if said else _is_text(schema):
+        if marked.startswith(("true", "string")) if marked else _is_text(schema):
             yield calls.arguments('"')
             end = yield from reader.until(ends, lambda text: calls.arguments(as_json(text)[1:-1]))
             if end is None:
@@ -134,7 +137,7 @@ class TaggedCall:
         text, end = yield from reader.text_until(ends)
         if end is None:
             return False
-        yield calls.arguments(_json_of(text, schema, by_looks=bool(said)))
+        yield calls.arguments(_json_of(text, schema, by_looks=bool(marked)))
         return True
 
 

@@ -17,7 +17,7 @@ from edgespec.measure.takers import Asked
 from edgespec.system.builds import built_for
 from edgespec.system.cores import threads_wanted
 
-SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 32, 48)  # tokens, whose evaluation's cost is told
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 32, 48)  # tokens: the sizes whose cost the report has
 
 
 def about(arguments: argparse.Namespace, pair: Pair, asked: Asked) -> dict[str, Any]:
@@ -73,11 +73,11 @@ def _engine_facts(pair: Pair) -> dict[str, Any]:
 
 
 def _table(table: CostTable) -> dict[str, Any]:
-    """Returns seconds by number of tokens. measured: the sizes that were timed; others are interpolated."""
+    """Returns seconds by number of tokens; what was not measured is interpolated. slope: `CostTable`'s."""
     return {
         "seconds": {str(n): table.seconds(n) for n in SIZES},
         "measured": sorted(table.measured),
-        "a_token_more_before_it": table.slope,
+        "slope": table.slope,
     }
 
 

@@ -100,7 +100,7 @@ def plan(arguments: argparse.Namespace) -> RunPlan:
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Adds the flags that `bench` has beside those of the model, of sampling and of speculation."""
+    """Adds the flags that `bench` has besides those of the model, of sampling and of speculation."""
     group = command.add_argument_group("measuring")
     add_flags(group, FLAGS)
     flags.add_model(command)
@@ -142,8 +142,8 @@ def run(arguments: argparse.Namespace) -> int:
     shorter = _shorter(length, wanted.seconds) if length < asked.max_tokens else ""
     notes = [left_out, shorter, "" if template else NO_TEMPLATE, _others_note(measured, before)]
     found = report.results(measured.samples, lines)
-    said = [*filter(None, notes), *_cut_short(measured)]
-    print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(said)]))
+    remarks = [*filter(None, notes), *_cut_short(measured)]
+    print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(remarks)]))
     if wanted.json:
         write_json(wanted.json, report.document(found, measured, described))
     if measured.samples or measured.cancelled:

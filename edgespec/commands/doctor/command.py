@@ -47,7 +47,7 @@ WATCHED_S = 0.5  # how long others are watched before we keep the machine busy o
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Adds the flags that `doctor` has beside those of the model."""
+    """Adds the flags that `doctor` has besides those of the model."""
     add_flags(command.add_argument_group("doctor"), FLAGS)
     add_flags(command.add_argument_group("a running server"), SERVER)
     command.set_defaults(drafter="auto")
@@ -90,17 +90,17 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     others = Others()
     time.sleep(WATCHED_S)
     busy = others.cores()
-    said = ask({"what": "build"}, timeout=60.0)
+    build = ask({"what": "build"}, timeout=60.0)
     yield machine_checks.program()
-    yield machine_checks.build(said)
-    if "devices" in said:
+    yield machine_checks.build(build)
+    if "devices" in build:
         yield machine_checks.arithmetic(run_self_test() or SelfTest())
-    yield machine_checks.graphics(cards(), said)
+    yield machine_checks.graphics(cards(), build)
     yield machine_checks.threads(arguments.threads, busy=busy)
     yield machine_checks.memory()
-    machines = machine_checks.others(settings.rpc, said)
+    machines = machine_checks.others(settings.rpc, build)
     yield machines
-    loads = "devices" in said and not findings.n_problems(machines)
+    loads = "devices" in build and not findings.n_problems(machines)
     yield from _of_the_pair(arguments, loads)
     yield surroundings.endpoint()
     yield surroundings.hub()

@@ -52,17 +52,17 @@ MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
 
 def lines(findings: Sequence[Finding]) -> list[str]:
     """Returns the findings as lines, each under its topic, remedies beneath."""
-    said: list[str] = []
+    found: list[str] = []
     topic_width = max(len(finding.topic) for finding in findings) + 2
     topic = ""
     for finding in findings:
         head = finding.topic if finding.topic != topic else ""
         topic = finding.topic
         lead = f"{MARKS[finding.status]}  {head:<{topic_width}}"
-        said += _wrapped(finding.text, lead)
+        found += _wrapped(finding.text, lead)
         if finding.remedy:
-            said += _wrapped(f"-> {finding.remedy}", " " * len(lead), deeper=3)
-    return said
+            found += _wrapped(f"-> {finding.remedy}", " " * len(lead), deeper=3)
+    return found
 
 
 def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
@@ -86,6 +86,6 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 def document(findings: Sequence[Finding]) -> str:
     """Returns all as JSON."""
-    told = [asdict(finding) for finding in findings]
-    said = {"edgespec": __version__, "problems": n_problems(findings), "findings": told}
-    return json.dumps(said, indent=1, default=str)
+    listed = [asdict(finding) for finding in findings]
+    whole = {"edgespec": __version__, "problems": n_problems(findings), "findings": listed}
+    return json.dumps(whole, indent=1, default=str)

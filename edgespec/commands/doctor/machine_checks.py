@@ -60,15 +60,15 @@ def program() -> list[Finding]:
     return [good("program", text, **facts)]
 
 
-def build(said: dict[str, Any], *, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
-    """Checks whether llama.cpp loads, and uses the processor's features. said: by the child."""
-    if reason := said.get("broken") or said.get("error"):
+def build(answer: dict[str, Any], *, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
+    """Checks whether llama.cpp loads, and uses the processor's features. answer: by the child."""
+    if reason := answer.get("broken") or answer.get("error"):
         text = f"llama-cpp-python cannot be loaded: {reason}"
         return [problem("build", text, "docs/install.md#when-it-does-not-work")]
-    built = set(said["features"])
-    text = f"{processor()}; llama.cpp uses {', '.join(said['features']) or 'no special instructions'}"
+    built = set(answer["features"])
+    text = f"{processor()}; llama.cpp uses {', '.join(answer['features']) or 'no special instructions'}"
     missing = [ours for flag, ours in _FEATURES.items() if flag in _cpu_flags(cpuinfo) and ours not in built]
-    facts = {"processor": processor(), "features": said["features"], "missing": missing}
+    facts = {"processor": processor(), "features": answer["features"], "missing": missing}
     if missing:
         text += f"; it was built without {', '.join(missing)}"
         kind = note if set(missing) <= {"AVX512", "AVX512_VNNI", "SVE"} else problem
@@ -102,21 +102,21 @@ def _cpu_flags(cpuinfo: Path) -> set[str]:
     }
 
 
-def graphics(cards: Sequence[Card], said: dict[str, Any]) -> list[Finding]:
+def graphics(cards: Sequence[Card], build: dict[str, Any]) -> list[Finding]:
     """Compares the cards of the machine with those that llama.cpp uses."""
-    used = [device for device in said.get("devices", ()) if device["kind"] in ("gpu", "igpu")]
+    used = [device for device in build.get("devices", ()) if device["kind"] in ("gpu", "igpu")]
     found = []
     for device in used:
         memory = f"{device['free'] / 2**30:.1f} of {device['total'] / 2**30:.1f} GiB free"
         found.append(good("graphics", f"{device['name']}: {device['description']}, {memory}", **device))
     covered = {BACKEND_NAMES.get(device["backend"]) for device in used}
-    found += [_unused(card, said) for card in cards if not covered & set(card.backends)]
+    found += [_unused(card, build) for card in cards if not covered & set(card.backends)]
     return found or [note("graphics", "no graphics card that llama.cpp could use, so the processor is used")]
 
 
-def _unused(card: Card, said: dict[str, Any]) -> Finding:
+def _unused(card: Card, build: dict[str, Any]) -> Finding:
     backend = card.backends[0]
-    built = {BACKEND_NAMES.get(device["backend"]) for device in said.get("devices", ())}
+    built = {BACKEND_NAMES.get(device["backend"]) for device in build.get("devices", ())}
     if backend in built:
         text = f"{card.name} is present and llama.cpp was built for {backend}, but llama.cpp does not find it"
         return problem("graphics", text, "update the driver of the card, and restart", card=card.name)
@@ -129,9 +129,9 @@ def _unused(card: Card, said: dict[str, Any]) -> Finding:
     return problem("graphics", text, remedy, card=card.name, backend=backend, cuda=card.cuda)
 
 
-def others(rpc: Sequence[str], said: dict[str, Any]) -> list[Finding]:
+def others(rpc: Sequence[str], build: dict[str, Any]) -> list[Finding]:
     """Checks the machines of --rpc: do they answer, in our version, and with how much free memory?"""
-    if rpc and not said.get("rpc"):
+    if rpc and not build.get("rpc"):
         text = "this build of llama.cpp cannot put layers on other machines"
         return [problem("machines", text, f"build it with RPC: {REBUILD}", rpc=False)]
     found = []
@@ -150,9 +150,9 @@ def others(rpc: Sequence[str], said: dict[str, Any]) -> list[Finding]:
 
 def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
     """Checks how many threads evaluation uses. chosen: by --threads. busy: cores that others keep busy."""
-    cores, said = performance_cores(), os.environ.get("EDGESPEC_THREADS", "")
-    wanted = chosen or (int(said) if said.isdecimal() else cores)
-    by = "--threads" if chosen else "EDGESPEC_THREADS" if said else "the default"
+    cores, variable = performance_cores(), os.environ.get("EDGESPEC_THREADS", "")
+    wanted = chosen or (int(variable) if variable.isdecimal() else cores)
+    by = "--threads" if chosen else "EDGESPEC_THREADS" if variable else "the default"
     logical = os.cpu_count() or cores
     facts = {"threads": wanted, "cores": cores, "logical": logical, "busy": round(busy, 2)}
     text = f"{wanted} ({by}); {cores} fast physical cores are available, {logical} logical ones in all"

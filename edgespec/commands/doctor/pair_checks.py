@@ -42,7 +42,7 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
             ]
         head = head_of(of_file) if role == "draft" else None
         if head and head.alone:
-            return [*found, _head_beside(target, path, head)]
+            return [*found, _head_file(target, path, head)]
         if reason := why_not_usable(header):
             return [*found, problem("pair", reason, f"name a model that generates text with --{role}")]
         headers.append(header)
@@ -94,7 +94,7 @@ def projector(target: Path, asked: str) -> list[Finding]:
     return [good("pair", f"projector {path.name} reads {kinds}", file=str(path))]
 
 
-def _head_beside(target: Path, path: Path, head: Head) -> Finding:
+def _head_file(target: Path, path: Path, head: Head) -> Finding:
     """Says whether a head in its own file is for this target."""
     why_not = why_not_driven(head, headers_of(path), headers_of(target))
     if why_not:
@@ -105,14 +105,17 @@ def _head_beside(target: Path, path: Path, head: Head) -> Finding:
 
 def _model(role: str, path: Path, header: Header) -> Finding:
     facts = facts_of(header)
-    parts = [facts.architecture, facts.size_label, facts.quantisation, f"memory: {facts.sort}"]
+    parts = [facts.architecture, facts.size_label, facts.quantisation, f"memory: {facts.memory_text}"]
     text = f"{role} {path.name}: " + ", ".join(part for part in parts if part)
-    said = {"role": role, "file": str(path), "architecture": facts.architecture, "memory": facts.memory}
+    details = {"role": role, "file": str(path), "architecture": facts.architecture, "memory": facts.memory}
     if facts.memory in ("hybrid", "recurrent"):
         return note(
-            "pair", text, "its memory cannot drop single tokens, so it serves one request at a time", **said
+            "pair",
+            text,
+            "its memory cannot drop single tokens, so it serves one request at a time",
+            **details,
         )
-    return good("pair", text, **said)
+    return good("pair", text, **details)
 
 
 def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Finding]:
@@ -124,13 +127,13 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
         text = f"{settings.n_ctx:,} tokens of context are asked for: {target.name} has {trained:,} positions"
         return [problem("memory", text, f"--ctx {trained}, or less")]
     beyond = beyond_trained(target.name, settings.n_ctx or 0, trained, settings.rope)
-    told = [note("context", beyond, f"--ctx {trained}, or less, if they do")] if beyond else []
+    notes = [note("context", beyond, f"--ctx {trained}, or less, if they do")] if beyond else []
     try:
         eyes = projector_need(projector_of(target, settings.mmproj))
         found = pair_fit(target, draft, settings, projector=eyes)
     except (HeaderError, EdgeSpecError) as error:
-        return [*told, note("memory", f"the memory that the pair takes is unknown: {error}")]
-    return [*told, _memory(found, name, eyes)]
+        return [*notes, note("memory", f"the memory that the pair takes is unknown: {error}")]
+    return [*notes, _memory(found, name, eyes)]
 
 
 def _memory(found: Fit, name: str, projector: Need | None) -> Finding:
@@ -165,16 +168,16 @@ def _memory(found: Fit, name: str, projector: Need | None) -> Finding:
     return good("memory", text, **facts)
 
 
-def judged(said: dict[str, Any], *, has_draft: bool) -> list[Finding]:
+def judged(measured: dict[str, Any], *, has_draft: bool) -> list[Finding]:
     """Returns what a measurement means."""
-    if reason := said.get("error") or said.get("broken"):
+    if reason := measured.get("error") or measured.get("broken"):
         return [problem("speculation", f"the pair cannot be run: {reason}", "see the findings above it")]
-    if not said["prompts"] or said["plain_tok_per_s"] is None:
+    if not measured["prompts"] or measured["plain_tok_per_s"] is None:
         remedy = "allow more time with --seconds"
-        return [note("speculation", "nothing could be measured in this time", remedy, **said)]
-    found = [*_attention(said["flash_attention"]), _on(said, has_draft)]
-    if said["drafted"]:
-        found.append(_pays(said))
+        return [note("speculation", "nothing could be measured in this time", remedy, **measured)]
+    found = [*_attention(measured["flash_attention"]), _on(measured, has_draft)]
+    if measured["drafted"]:
+        found.append(_pays(measured))
     return found
 
 
@@ -189,44 +192,46 @@ def _attention(chosen: dict[str, bool | None]) -> list[Finding]:
     return [good("attention", f"{text}; --byte-identical rules out all such differences", **chosen)]
 
 
-def _on(said: dict[str, Any], has_draft: bool) -> Finding:
-    if not said["drafted"]:
+def _on(measured: dict[str, Any], has_draft: bool) -> Finding:
+    if not measured["drafted"]:
         text = "speculation is on, and nothing was guessed: guesses were found not to pay off here"
-        return note("speculation", text, _costs(said), drafted=0)
-    n = said["drafted"]
-    text = f"speculation is on: {n} token{'s'[: n != 1]} guessed, {said['accepted']} accepted"
-    guessers = {name: n for name, n in said["sources"].items() if n and name != "target"}
+        return note("speculation", text, _costs(measured), drafted=0)
+    n = measured["drafted"]
+    text = f"speculation is on: {n} token{'s'[: n != 1]} guessed, {measured['accepted']} accepted"
+    guessers = {name: n for name, n in measured["sources"].items() if n and name != "target"}
     if guessers:
         text += f" ({', '.join(f'{name} {n}' for name, n in sorted(guessers.items()))})"
-    return good("speculation", text, drafted=said["drafted"], accepted=said["accepted"], has_draft=has_draft)
+    return good(
+        "speculation", text, drafted=measured["drafted"], accepted=measured["accepted"], has_draft=has_draft
+    )
 
 
-def _pays(said: dict[str, Any]) -> Finding:
+def _pays(measured: dict[str, Any]) -> Finding:
     """Says whether it pays, if the interval of the speed-up leaves no doubt."""
-    n, ratio = said["prompts"], said["speedup"] or {}
-    speeds = f"{said['tok_per_s']:.1f} tok/s with speculation, {said['plain_tok_per_s']:.1f} without"
+    n, ratio = measured["prompts"], measured["speedup"] or {}
+    speeds = f"{measured['tok_per_s']:.1f} tok/s with speculation, {measured['plain_tok_per_s']:.1f} without"
     over = f", {n} prompt{'s'[: n != 1]}"
-    if said["others"] >= BUSY_CORES:
-        over += f"; other programs kept {said['others']:.1f} cores busy meanwhile"
-    if said["drafted"] < ENOUGH_GUESSES or n < ENOUGH_PROMPTS or ratio.get("low") is None:
+    if measured["others"] >= BUSY_CORES:
+        over += f"; other programs kept {measured['others']:.1f} cores busy during it"
+    if measured["drafted"] < ENOUGH_GUESSES or n < ENOUGH_PROMPTS or ratio.get("low") is None:
         text = f"too little was measured to say whether it pays off: {speeds}{over}"
-        return note("speculation", text, "allow more time, for example --seconds 60", **said)
+        return note("speculation", text, "allow more time, for example --seconds 60", **measured)
     text = f"{speeds}: {ratio['value']:.2f} times (95 %: {ratio['low']:.2f} to {ratio['high']:.2f}){over}"
     if ratio["low"] > 1:
-        return good("speculation", text, **said)
+        return good("speculation", text, **measured)
     if ratio["high"] < 1:
-        remedy = f"use --no-draft, or --drafter none, with this pair; {_costs(said)}"
-        return note("speculation", f"{text}: it does not pay off here", remedy, **said)
-    remedy = f"--seconds 60 tells more; {_costs(said)}"
-    return note("speculation", f"{text}: it is unclear whether it pays off here", remedy, **said)
+        remedy = f"use --no-draft, or --drafter none, with this pair; {_costs(measured)}"
+        return note("speculation", f"{text}: it does not pay off here", remedy, **measured)
+    remedy = f"--seconds 60 tells more; {_costs(measured)}"
+    return note("speculation", f"{text}: it is unclear whether it pays off here", remedy, **measured)
 
 
-def _costs(said: dict[str, Any]) -> str:
+def _costs(measured: dict[str, Any]) -> str:
     """Returns what decides whether guesses pay, as measured, and the page on it."""
-    one, four, rate = said["target_s"]["1"], said["target_s"]["4"], said["acceptance_rate"]
+    one, four, rate = measured["target_s"]["1"], measured["target_s"]["4"], measured["acceptance_rate"]
     facts = [f"a token takes {1000 * one:.1f} ms"]
-    if said["draft_s"]:
-        facts.append(f"a guess {said['draft_s'] / one:.0%} of that")
+    if measured["draft_s"]:
+        facts.append(f"a guess {measured['draft_s'] / one:.0%} of that")
     facts.append(f"four tokens at once {four / one:.1f} times that")
     if rate is not None:
         facts.append(f"{rate:.0%} of the guesses were accepted")

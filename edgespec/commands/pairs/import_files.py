@@ -8,10 +8,10 @@ from pathlib import Path
 
 from edgespec.commands.table import table
 from edgespec.errors import ModelFileError
-from edgespec.pairs.check import check_pair, header_told
+from edgespec.pairs.check import check_pair, header_errors
 from edgespec.pairs.found import name_of
 from edgespec.pairs.projector import AUTO, projector_of
-from edgespec.pairs.store import open_store, store_told
+from edgespec.pairs.store import open_store, store_errors
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import read_file, split_names
 from edgespec_models.shelf.found import FoundModel, find_models, find_pairs
@@ -35,7 +35,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Installs the pair, or lists what could be; returns the exit code."""
-    with store_told():
+    with store_errors():
         store = open_store()
         return _list_found() if arguments.target is None else _import_pair(store, arguments)
 
@@ -119,7 +119,7 @@ def _fitting(target: InstalledModel, found: list[FoundModel]) -> InstalledModel 
 
 
 def _check_alone(path: Path) -> None:
-    with header_told():
+    with header_errors():
         reason = why_not_usable(read_file(path))
     if reason:
         raise ModelFileError(reason)

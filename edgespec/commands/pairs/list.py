@@ -5,7 +5,7 @@ import json
 import time
 
 from edgespec.commands.pairs.words import list_lines, pair_json
-from edgespec.pairs.store import open_store, store_told
+from edgespec.pairs.store import open_store, store_errors
 from edgespec_models.shelf.found import unfinished_downloads
 from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import Store
@@ -21,7 +21,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the list; returns the exit code."""
-    with store_told():
+    with store_errors():
         store = open_store()
         pairs, default = store.pairs(), store.default()
         if arguments.json:

@@ -4,7 +4,7 @@ import argparse
 import sys
 
 from edgespec.errors import SettingError
-from edgespec.pairs.store import open_store, store_told
+from edgespec.pairs.store import open_store, store_errors
 from edgespec_models.shelf.found import unfinished_downloads
 from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import Store
@@ -26,7 +26,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Removes what was named; returns the exit code. Raises SettingError if nothing was."""
-    with store_told():
+    with store_errors():
         store = open_store()
         if not arguments.names and not arguments.unfinished:
             raise SettingError("there is nothing to remove: name a pair, or say --unfinished")

@@ -5,7 +5,7 @@ import json
 
 from edgespec.commands.pairs.words import embedded_json, entry_lines, pair_json, show_lines
 from edgespec.errors import SettingError
-from edgespec.pairs.store import open_store, store_told
+from edgespec.pairs.store import open_store, store_errors
 from edgespec_models.shelf.catalogue import CatalogueError, find
 from edgespec_models.shelf.store import EMBEDDED, Store
 
@@ -21,14 +21,16 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints what is known; returns the exit code."""
-    with store_told():
+    with store_errors():
         return _show(open_store(), arguments.name, as_json=arguments.json)
 
 
 def _show(store: Store, name: str, *, as_json: bool) -> int:
     if name == EMBEDDED:
-        said = "embedded: the pair that ships with EdgeSpec; it knows Python and its library, and little else"
-        print(json.dumps(embedded_json(store.default())) if as_json else said)
+        sentence = (
+            "embedded: the pair that ships with EdgeSpec; it knows Python and its library, and little else"
+        )
+        print(json.dumps(embedded_json(store.default())) if as_json else sentence)
         return 0
     if name not in {pair.name for pair in store.pairs()}:
         try:

@@ -96,8 +96,8 @@ def _without_draft(target: InstalledModel) -> str:
         head, why_not = None, None
     if head is None:
         return "none: guesses come from the text itself"
-    said = f"the {head.name} in the target's file"
-    return f"none: {said} is not run, because {why_not}" if why_not else f"none: {said} guesses"
+    which = f"the {head.name} in the target's file"
+    return f"none: {which} is not run, because {why_not}" if why_not else f"none: {which} guesses"
 
 
 def _model_lines(role: str, model: InstalledModel) -> list[str]:
@@ -109,11 +109,11 @@ def _model_lines(role: str, model: InstalledModel) -> list[str]:
     try:
         header = read_file(model.path)
         facts = facts_of(header)
-        said = (one_line(facts.name), facts.architecture, facts.quantisation, one_line(facts.licence))
-        words = " ".join(word for word in said if word)
+        traits = (one_line(facts.name), facts.architecture, facts.quantisation, one_line(facts.licence))
+        words = " ".join(word for word in traits if word)
         context = f", context {facts.n_ctx_train:,}" if facts.n_ctx_train else ""
         scaled = scaled_positions(header)
-        lines.append(f"        {words}, {facts.sort}{context}{', ' if scaled else ''}{scaled}")
+        lines.append(f"        {words}, {facts.memory_text}{context}{', ' if scaled else ''}{scaled}")
         lines.append(f"        vocabulary {vocabulary_of(header).fingerprint}")
     except HeaderError as error:
         lines.append(f"        {error}")

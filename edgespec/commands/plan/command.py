@@ -29,7 +29,7 @@ DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per 
 speculation. How fast it reads weights is measured with a small temporary model. Of the models themselves only
 the file headers are read (under 16 MB each, not kept). Without a PAIR, it plans the pairs of the catalogue
 that fit into memory."""
-OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # reported to programs beside the expected one
+OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # in the JSON, with the expected one
 GIVES_UP = 2  # pairs that could not be planned, and none before them that could
 FLAGS = {
     "--target FILE": "a GGUF file instead of a PAIR",

@@ -11,7 +11,7 @@ from edgespec.memory.recommended import ACCEPTED
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.settings import PairSettings
-from edgespec.pairs.store import hub_told, open_store, store_told
+from edgespec.pairs.store import hub_errors, open_store, store_errors
 from edgespec_models import tiny
 from edgespec_models.fit.need import Need
 from edgespec_models.gguf.header import Header, HeaderError
@@ -63,7 +63,7 @@ def named_pair(name: str, draft: str | None, settings: PairSettings) -> PairHead
 
 def installed(name: str) -> InstalledPair | None:
     """Returns the installed pair of that name."""
-    with store_told():
+    with store_errors():
         return next((pair for pair in open_store().pairs() if pair.name == name), None)
 
 
@@ -76,7 +76,7 @@ def _on_the_hub(name: str, draft: str | None, settings: PairSettings) -> PairHea
     from edgespec_models.hub.hub import Hub  # huggingface-hub takes a while to load
     from edgespec_models.hub.pull import order, plan_pull
 
-    with store_told(), hub_told():
+    with store_errors(), hub_errors():
         wanted, judge = order(name, draft=draft), partial(suitable, settings=settings)
         found = plan_pull(Hub(), wanted, room=False, memory=memory_for_models(), suitable=judge)
     if not (wanted.entry or wanted.target.which):

@@ -69,17 +69,17 @@ def plan_pair(
     """
     cards = replace(settings, n_gpu_layers=ALL)
     alone = replace(cards, rpc=(), tensor_split=())  # a draft stays on this machine
-    beside = _in_main_memory(fit, "draft" if draft else "target", settings.draft_placement)
+    elsewhere = _in_main_memory(fit, "draft" if draft else "target", settings.draft_placement)
     there = _in_main_memory(fit, "target", settings.placement)
     drafting: Seconds | None = None
     bandwidth, head = cache(bandwidth), guessing_head(target, draft)
     try:
         costs = cost(matrices_of(target), there, cards, bandwidth)
         if head:
-            found = cost(matrices_of_head(target, draft), beside, alone, bandwidth)
+            found = cost(matrices_of_head(target, draft), elsewhere, alone, bandwidth)
             drafting = {1: found[max((n for n in SIZES if n <= head.block), default=1)]}  # DFlash: a block
         elif draft:
-            drafting = cost(matrices_of(draft), beside, alone, bandwidth)
+            drafting = cost(matrices_of(draft), elsewhere, alone, bandwidth)
     except UnknownFormatError as error:
         raise PlanError(f"{target[0].name} cannot be planned: {error}") from None
     speeds = tuple(speed(costs, drafting, a, head) for a in acceptances) if drafting else ()

@@ -10,7 +10,7 @@ from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_l
 from edgespec.errors import SettingError
 from edgespec.memory.at_load import memory_for_models
 from edgespec.memory.header_fit import fit_of_heads, need_of_projector, suitable
-from edgespec.pairs.store import hub_told, open_store, store_told
+from edgespec.pairs.store import hub_errors, open_store, store_errors
 from edgespec.system.isolate import INTERRUPTED
 from edgespec_models.fit.fit import Fit
 from edgespec_models.gguf.head_check import own_head
@@ -67,7 +67,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command; returns its exit code."""
-    with store_told(), hub_told():
+    with store_errors(), hub_errors():
         store = open_store()
         if arguments.what == "":
             raise SettingError("the name of what to pull is empty: `edgespec pull` alone lists the catalogue")
@@ -172,8 +172,8 @@ def _smaller(hub: Hub, plan: PullPlan, fit: Fit | None, memory: int) -> list[str
     offers = [(f"{repository.repo}:{m.quantisation or m.first.name}", m.size) for m in own[:1]]
     entries = sorted((entry.size, entry.name) for entry in catalogue() if entry.size <= FOR_CACHES * memory)
     offers += [(name, size) for size, name in entries[-1:]]
-    said = [f"`edgespec pull {what}` ({size_text(size)})" for what, size in offers]
-    return [f"smaller {' or '.join(said)}"] if said else []
+    offered = [f"`edgespec pull {what}` ({size_text(size)})" for what, size in offers]
+    return [f"smaller {' or '.join(offered)}"] if offered else []
 
 
 def _proposed(hub: Hub, store: Store, wanted: Order, plan: PullPlan, *, take_first: bool) -> Proposal | None:
@@ -203,8 +203,8 @@ def _agrees(question: str, *, default: bool) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     _say(question)
-    said = sys.stdin.readline()
-    return said.strip().lower() in (("", "y", "yes") if default and said else ("y", "yes"))
+    answer = sys.stdin.readline()
+    return answer.strip().lower() in (("", "y", "yes") if default and answer else ("y", "yes"))
 
 
 def _carry_out(pull: Pull) -> int:

@@ -66,7 +66,7 @@ def _model(chosen: Chosen, header: Header) -> str:
     context = f", context {facts.n_ctx_train:,}" if facts.n_ctx_train else ""
     size_label = one_line(facts.size_label, 20)
     kind = " ".join(word for word in (facts.architecture, size_label, facts.quantisation) if word)
-    return f"{chosen.first} ({size_text(chosen.size)}{parts}): {kind}, {facts.sort}{context}"
+    return f"{chosen.first} ({size_text(chosen.size)}{parts}): {kind}, {facts.memory_text}{context}"
 
 
 def proposal_lines(target: str, proposals: Sequence[Proposal], fetched: int) -> list[str]:

@@ -19,9 +19,9 @@ from edgespec.commands.serve.listening import (
 )
 from edgespec.commands.serve.settings_in_force import SettingsInForce
 from edgespec.core.values import FREE, DrafterName
-from edgespec.engine.messages import LoadRequest
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.files import chat_template, pair_files, pair_settings
+from edgespec.protocol.messages import LoadRequest
 from edgespec.sampling.settings import IN_FILE, Sampling
 from edgespec.server.announcing import ParentProcess
 from edgespec.server.logs import say, set_up
@@ -48,7 +48,7 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Listens, loads and answers until it is told to end; returns the exit code."""
+    """Listens, loads and answers until it is asked to end; returns the exit code."""
     parent = ParentProcess() if arguments.owned else None
     file = SettingsInForce(arguments, _settings) if arguments.config else None
     if arguments.slots is None:
@@ -88,7 +88,7 @@ async def _serve(
     ended = _cancelled_by_sigterm()
     worker.start()
     try:
-        from edgespec.client.attach import lock_for_starting  # late: the worker loads meanwhile
+        from edgespec.local.attach import lock_for_starting  # late: the worker is loading by now
 
         lock = None if parent else lock_for_starting()  # a parent has it
         web = await asyncio.to_thread(import_module, "edgespec.commands.serve.web_process")

@@ -1,7 +1,7 @@
 """The HTTP server: how long a client may be silent, how many there may be, and how it ends.
 
-Told to end, it waits for running answers as long as its engine is heard, but for nobody who has sent half a
-request or does not read. Told twice, it ends all answers with an error and goes.
+Asked to end, it waits for running answers as long as its engine responds, but for nobody who has sent half a
+request or does not read. Asked twice, it ends all answers with an error and goes.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ SPARE = 64  # file descriptors for everything else
 WANTED = 4096  # file descriptors, where the system allows so many
 WITHOUT_LIMITS = 400  # connections, where the system does not say what it allows
 HALF_S = 1.0  # how long clients have for the rest of a request, once the server ends
-HEARD_S, SILENT_PINGS = 1.0, 2  # how long the engine may take to answer a ping meanwhile, and how often
+RESPONSE_S, SILENT_PINGS = 1.0, 2  # how long the engine may take to answer a ping at the end, and how often
 QUEUE = 512  # connections that wait to be accepted
 STOPPING = Refusal(503, "the server is stopping", type="server_error", code="server_ended")
 LAST_WORDS_S = 0.5  # how long streams have to send their error
@@ -131,8 +131,8 @@ class StoppableServer(uvicorn.Server):
         super().__init__(config)
         self._worker = worker
         self._loop = asyncio.get_running_loop()
-        self._told = asyncio.Event()
-        self._told_again = asyncio.Event()
+        self._stopping = asyncio.Event()
+        self._stopping_now = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn has them later, and raises them at its end
             signal.signal(number, self._handle_once)
 
@@ -145,10 +145,10 @@ class StoppableServer(uvicorn.Server):
         self._captured_signals.append(sig)
         self.should_exit = True
         if again:
-            self._loop.call_soon_threadsafe(self._told_again.set)
+            self._loop.call_soon_threadsafe(self._stopping_now.set)
         elif self.server_state.tasks:
             say("stopping: running answers may finish (press Ctrl+C again to stop now)")
-        self._loop.call_soon_threadsafe(self._told.set)
+        self._loop.call_soon_threadsafe(self._stopping.set)
 
     def _handle_once(self, sig: int, frame: FrameType | None) -> None:
         if not self.should_exit:
@@ -160,12 +160,12 @@ class StoppableServer(uvicorn.Server):
             listener.listen(QUEUE)  # they were given as many places as are accepted at once
 
     async def end_in_time(self) -> None:
-        """Waits until the server is told to end, and sees to it that it does."""
-        await self._told.wait()
+        """Waits until the server is asked to end, and sees to it that it does."""
+        await self._stopping.wait()
         self._worker.close(STOPPING)
         patience = asyncio.create_task(self._end_what_hangs())
         try:
-            await self._told_again.wait()
+            await self._stopping_now.wait()
         finally:
             patience.cancel()
         await self.end_now(STOPPING)
@@ -188,7 +188,7 @@ class StoppableServer(uvicorn.Server):
                 late = time.monotonic() - began > HALF_S
                 if late and isinstance(connection, Connection) and connection.lags:
                     connection.drop()
-            silent = 0 if not self._worker.requests or await self._worker.hears(HEARD_S) else silent + 1
+            silent = 0 if not self._worker.requests or await self._worker.responds(RESPONSE_S) else silent + 1
             if silent == SILENT_PINGS:
                 sentence = "the server is stopping, and its engine does not respond"
                 self._worker.dismiss(Refusal(503, sentence, type="server_error", code="server_ended"))

@@ -41,7 +41,7 @@ def flags_in(path: Path, command: argparse.ArgumentParser, *, model: bool) -> li
             known = ", ".join(sorted(names - set(NOT_HERE)))
             raise SettingError(f"{path}: there is no setting {key!r}; there are {known}")
         if model or name not in OF_MODEL:
-            flags += _said(path, key, name, value, action)
+            flags += _as_flags(path, key, name, value, action)
     return flags
 
 
@@ -56,7 +56,7 @@ def _flag(name: str) -> str:
     return "-n" if name == "n" else f"--{name}"
 
 
-def _said(path: Path, key: str, name: str, value: object, action: argparse.Action) -> list[str]:
+def _as_flags(path: Path, key: str, name: str, value: object, action: argparse.Action) -> list[str]:
     def wrong(wanted: str) -> SettingError:
         return SettingError(f"{path}: {key} is {value!r}: it must be {wanted}")
 

@@ -46,7 +46,7 @@ class SettingsInForce:
         """Returns the settings that the file asks for now, as far as they can change. Raises SettingError."""
         try:
             new, kept = self._again(), copy(self._first)
-        except SystemExit:  # argparse has said why
+        except SystemExit:  # argparse has printed why
             raise SettingError(f"{self.path} cannot be used") from None
         kept.slots = kept.slots or 1  # that was decided at the start
         for name in LIVE:
@@ -65,5 +65,5 @@ class SettingsInForce:
         changed, waiting = (
             ", ".join(name.replace("_", "-") for name in names) for names in (self._changed, self._waiting)
         )
-        said = f"read {self.path} again: {changed or 'nothing'} changed"
-        return f"{said}; after a restart: {waiting}" if waiting else said
+        done = f"read {self.path} again: {changed or 'nothing'} changed"
+        return f"{done}; after a restart: {waiting}" if waiting else done

@@ -33,7 +33,7 @@ from edgespec.system.isolate import INTERRUPTED
 
 LARGEST_HEAD = 64 * 1024
 LAST_WORDS_S = 2.0  # how long programs attached to a private engine have to read that it ends
-HEARS_S = 10.0  # how long the engine may take to answer: it may be in the middle of a long evaluation
+RESPONDS_S = 10.0  # how long the engine may take to answer: it may be in the middle of a long evaluation
 LOADING_S = 10.0  # between two words that it still loads
 LONGEST_S = 3600.0  # between two signs of life
 
@@ -47,24 +47,24 @@ async def serve(
     lock: Any,
     file: SettingsInForce | None,
 ) -> int:
-    """Answers requests until it is told to end, and ends the worker; returns the exit code.
+    """Answers requests until it is asked to end, and ends the worker; returns the exit code.
 
     lock: under which the engine is started, if we have it. file: its settings, to be read again when asked.
     """
-    AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are told to end
+    AppStatus.enable_automatic_graceful_drain = False  # else every stream is cut when we are asked to end
     Connection.most = room_for_connections()
     host, port = listeners[0].getsockname()[:2]
     template = digest(settings.chat_template) if settings.chat_template else ""
     state = ServerState(host, port, os.getpid(), "", private=parent is not None, template=template)
     embeddings, reranker = Embeddings(settings.embed), Reranker(settings.rerank)
-    for beside in (embeddings, reranker):
-        beside.keep(settings.idle_s)
+    for own in (embeddings, reranker):
+        own.keep(settings.idle_s)
     app = make_app(worker, settings, state, pairs, embeddings, reranker)
     server = StoppableServer(_how(app), worker)
     if file and file.can_be_asked():
         renew = partial(_renew, file, app, worker, listeners)
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, renew)
-    worker.unload_after(settings.idle_s)  # not before: it would be unloaded before anybody heard of it
+    worker.unload_after(settings.idle_s)  # not before: it would be unloaded before anybody could use it
     gc.collect()
     gc.freeze()  # or what is there for good is looked through again during requests, for a tenth of a second
     RENDERER.warm()
@@ -75,7 +75,7 @@ async def serve(
         asyncio.create_task(_end_unless_loaded(worker, server)),
         asyncio.create_task(server.end_in_time()),
     ]
-    watching.append(asyncio.create_task(_end_with(parent, server) if parent else keep_told(worker)))
+    watching.append(asyncio.create_task(_end_with(parent, server) if parent else notify_systemd(worker)))
     try:
         await serving
     finally:
@@ -168,10 +168,10 @@ def between_signs() -> float | None:
     return min(int(wanted) / 2e6, LONGEST_S)
 
 
-async def keep_told(worker: Supervisor) -> None:
-    """Tells that the first model is loaded, and from then on that the engine is heard. Ends when cancelled.
+async def notify_systemd(worker: Supervisor) -> None:
+    """Notifies systemd once the first model is loaded, and then while the engine responds, until cancelled.
 
-    While a model loads, or none is loaded, nobody needs to hear the engine: that is the supervisor's care.
+    While a model loads, or none is loaded, the engine need not respond: that is the supervisor's care.
     """
     settled = asyncio.ensure_future(worker.settled.wait())
     while not (await asyncio.wait({settled}, timeout=LOADING_S))[0]:
@@ -181,6 +181,6 @@ async def keep_told(worker: Supervisor) -> None:
     tell("READY=1", f"MAINPID={os.getpid()}")
     pause = between_signs()
     while pause is not None:
-        if worker.current.state != "ready" or await worker.hears(min(HEARS_S, pause)):
+        if worker.current.state != "ready" or await worker.responds(min(RESPONDS_S, pause)):
             tell("WATCHDOG=1")
         await asyncio.sleep(pause)

@@ -1,6 +1,6 @@
 """`edgespec verify`: four checks, and their results.
 
-They share the time by measured speed: batches beside single tokens, greedy texts, texts of a seed, and the
+They share the time by measured speed: batches against single tokens, greedy texts, texts of a seed, and the
 distribution of sampled tokens. The report names what there was no time for; the verdict is then undecided;
 nothing is left out silently.
 """
@@ -137,7 +137,7 @@ def _fits(
 
 
 def add(command: argparse.ArgumentParser) -> None:
-    """Adds the flags that `verify` has beside those of the model."""
+    """Adds the flags that `verify` has besides those of the model."""
     command.set_defaults(drafter="auto", draft_length=None)
     group = command.add_argument_group("verifying")
     add_flags(group, {f"--seconds S {SECONDS}": f"total time limit ({SECONDS:.0f})"})

@@ -180,8 +180,8 @@ def difference(model: Model, settings: ContextSettings, plain: Output, drafted: 
         rows.append(replayed_row(model, settings, run, at))
         before = np.concatenate([run.prompt, np.array(run.tokens[:at], np.int32)])
         chosen.append(rule.draw(sampler(rows[-1], before), before.size))
-        said = run.tokens[at] if at < len(run.tokens) else END
-        explained &= said == (END if chosen[-1] in model.end_tokens else chosen[-1])
+        token = run.tokens[at] if at < len(run.tokens) else END
+        explained &= token == (END if chosen[-1] in model.end_tokens else chosen[-1])
     margin = float(rows[0][chosen[0]] - rows[0][chosen[1]])
     return Difference(at, explained, largest_difference(*rows), margin)
 

@@ -223,10 +223,10 @@ def _counted(n: int, what: str) -> str:
 def _power(fit: ChiSquare) -> str:
     if not fit.visible < 1:
         return "These are too few to detect anything."
-    told = f"9 of 10 deviations of {fit.visible:.2g} or more (total variation) would be found."
+    sentence = f"9 of 10 deviations of {fit.visible:.2g} or more (total variation) would be found."
     if fit.arithmetic > 1e-9:
-        told += f" Batches alone shift it by {fit.arithmetic:.1g}, which is allowed for."
-    return told
+        sentence += f" Batches alone shift it by {fit.arithmetic:.1g}, which is allowed for."
+    return sentence
 
 
 def _indented(body: Sequence[str], width: int) -> list[str]:

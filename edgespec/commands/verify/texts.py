@@ -1,4 +1,4 @@
-"""Texts with a draft and without, and batches beside single tokens: what must be the same."""
+"""Texts with a draft and without, and batches against single tokens: what must be the same."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

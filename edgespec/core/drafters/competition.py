@@ -72,9 +72,9 @@ class Competition:
                 if isinstance(guesser, History):
                     guesser.learn(judged)  # later texts may be looked for in this one
             return  # a token is so cheap that nobody looked for guesses; counting would show too
-        said = judged.tokens[judged.tokens.size - judged.fresh :].tolist() if self._offers else ()
+        actual = judged.tokens[judged.tokens.size - judged.fresh :].tolist() if self._offers else ()
         for guesser, made in zip(self.guessers, self._offers, strict=False):
-            for token, sure, truth in zip(made.tokens, made.confidence, said, strict=False):
+            for token, sure, truth in zip(made.tokens, made.confidence, actual, strict=False):
                 guesser.odds.note(sure, token == truth)
                 if token != truth:
                     break

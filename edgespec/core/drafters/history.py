@@ -42,7 +42,7 @@ class TextPool:
 
     def add(self, tokens: NDArray[np.int32], fresh: int, writer: object) -> None:
         """Notes the last `fresh` of a text's tokens. writer: stands for the text."""
-        if writer is not self._writing:  # another text was written meanwhile: begin with what this one had
+        if writer is not self._writing:  # another text was written since: begin with what this one had
             self._writing = writer
             self._write(np.array([END, *tokens[max(0, tokens.size - fresh - LONG) : tokens.size - fresh]]))
         for n in (LONG, SHORT):

@@ -1,7 +1,7 @@
 """What the next evaluation of the target holds so far, and what one row or guess more would cost in it.
 
 Several streams share an evaluation, and a row of one costs what it adds for all; so each stream's pace is
-shown prices that depend on what the others hold by now. One stream alone is the same with nothing beside
+shown prices that depend on what the others hold by now. One stream alone is the same with nothing next to
 it. Free offers are cut all together, by one sorted list.
 
 Rows may be added that are thrown away, where a larger evaluation is cheaper (`cost_table.filled`); prices
@@ -27,7 +27,7 @@ class BatchPlan:
     """The evaluation that one step of the streams ends with. Counts in tokens, by slot."""
 
     __slots__ = (
-        "_beside", "_curve", "_prices", "_step", "_steps", "base", "costs", "drafting", "expected", "fills",
+        "_curve", "_prices", "_shared", "_step", "_steps", "base", "costs", "drafting", "expected", "fills",
         "guesses", "least", "most", "n_ctx", "one", "streams", "together", "total", "tries", "weighed",
     )  # fmt: skip
 
@@ -37,17 +37,17 @@ class BatchPlan:
         least: Mapping[int, int],
         most: int,
         n_ctx: int,
-        beside: int = 0,
+        reading: int = 0,
         *,
         fills: bool = False,
     ) -> None:
         """least: tokens it has without any guess; most: its limit; n_ctx: before them, on average.
 
-        beside: tokens of prompts that are read along with it. fills: rows may be added that nobody wants.
+        reading: tokens of prompts that are read along with it. fills: rows may be added that nobody wants.
         """
         self.costs, self.least, self.most, self.n_ctx, self.fills = costs, least, most, n_ctx, fills
         self.guesses = dict.fromkeys(least, 0)  # granted so far
-        self.base = self.total = sum(least.values()) + beside
+        self.base = self.total = sum(least.values()) + reading
         self.streams = max(len(least), 1)
         self.expected = float(self.streams)  # tokens that will count
         self.drafting = 0.0  # seconds of the draft for them
@@ -59,7 +59,7 @@ class BatchPlan:
         self.one = 0.0  # seconds of one token of plain decoding with as many streams: the unit
         self._step: dict[int, float] = {}  # seconds of one guess, by how many share the evaluation
         self._steps: dict[int, float] = {}  # seconds of a slot's own guesses
-        self._beside: dict[int, NDArray[np.float64]] = {}  # prices, by the tokens of others
+        self._shared: dict[int, NDArray[np.float64]] = {}  # prices, by the tokens of others
 
     def weigh(self) -> None:
         """Looks up what a token costs, for paces that depend on it."""
@@ -108,18 +108,18 @@ class BatchPlan:
         return found
 
     def prices_for(self, slot: int) -> NDArray[np.float64]:
-        """Returns the seconds that 0, 1, ... tokens of a slot cost beside what the others hold."""
+        """Returns the seconds that 0, 1, ... tokens of a slot cost next to what the others hold."""
         others = self.total - self.guesses[slot] - 1
-        found = self._beside.get(others)
+        found = self._shared.get(others)
         if found is None and not others and self.most > LONGEST_DRAFT:
-            found = self._beside[0] = self.prices[: LONGEST_DRAFT + 2]
+            found = self._shared[0] = self.prices[: LONGEST_DRAFT + 2]
         elif found is None:
             top = max(1, min(LONGEST_DRAFT + 1, self.most - others))  # its own token is never refused
             found = np.full(LONGEST_DRAFT + 2, np.inf)
             found[0] = 0.0
             found[1 : top + 1] = self.prices[others + 1 : others + top + 1]
             found[1 : top + 1] += self.one - self.prices[others + 1]
-            self._beside[others] = found
+            self._shared[others] = found
         return found
 
     def take(self, slot: int, guesses: int) -> None:

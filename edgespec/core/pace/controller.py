@@ -38,7 +38,7 @@ class Controller:
         self._records = records
         self._streams = 0
         self._left = sys.maxsize if max_tokens is None else max_tokens
-        self._by: Literal["plain", "model", "free"] = "plain"
+        self._guesser: Literal["plain", "model", "free"] = "plain"
         self._gain = 1.0  # expected of this round
         self._planned = 1.0  # expected of it, should the model draft
         self._trial = 0  # guesses granted without asking for their worth, in a round that tries the draft
@@ -47,15 +47,18 @@ class Controller:
         self._resting = False  # nobody looks in this round
         self._timing = False  # plain decoding is timed in the next round, too
         self._stale = False  # it is to be timed in this one
-        self._said = 1  # tokens of the last round
+        self._emitted = 1  # tokens of the last round
         self._idle = 0  # rounds in which the draft model need not be asked
 
     def looks(self) -> bool:
-        """If tokens are cheap, nobody looks for some rounds, or while plain decoding is timed."""
+        """Returns whether to look for guesses in this round.
+
+        Where tokens are cheap, looking pauses for some rounds, and while plain decoding is timed.
+        """
         watch, costs = self.record.watch, self._batch.costs
         longest = costs.longest_rest
         if longest and not self._resting:
-            watch.note(self._by != "plain", longest)
+            watch.note(self._guesser != "plain", longest)
         self._light = costs.light
         if watch.left > longest:  # it has become slower
             watch.left = longest
@@ -75,17 +78,17 @@ class Controller:
 
     @property
     def usual(self) -> int:
-        return max(2, self._said) if self._batch.costs.rereads else 2
+        return max(2, self._emitted) if self._batch.costs.rereads else 2
 
     def enter(self, batch: BatchPlan, slot: int) -> None:
         self._batch, self._slot = batch, slot
         if batch.streams != self._streams:
             self._streams, self.record, self._idle = batch.streams, self._records(batch.streams), 0
-        pulse = batch.costs.target.pulse
-        self.record.take_up(pulse.floor)
-        self._by, self._gain = "plain", 1.0
+        slowness = batch.costs.target.slowness
+        self.record.take_up(slowness.floor)
+        self._guesser, self._gain = "plain", 1.0
         if not self._resting:
-            self._stale = not self._light and (self.record.stale or pulse.asks)
+            self._stale = not self._light and (self.record.stale or slowness.asks)
             batch.weigh()
 
     def window(self, lag: int) -> int:
@@ -197,7 +200,7 @@ class Controller:
 
     def drafted(self) -> None:
         if self._most:
-            self._by, self._gain = "model", self._planned
+            self._guesser, self._gain = "model", self._planned
         else:
             self.record.guessed_silently(self._batch.evaluation() / self._batch.one)
 
@@ -212,7 +215,7 @@ class Controller:
 
     def took(self, guesses: int, gain: float) -> None:
         if guesses:
-            self._by, self._gain = "free", gain
+            self._guesser, self._gain = "free", gain
 
     def rewound(self, seconds: float) -> None:
         again = seconds / self._batch.one
@@ -220,9 +223,9 @@ class Controller:
         self.record.lost += again
 
     def observe(self, round_: Round, seconds: float) -> float:
-        record, by, tokens = self.record, self._by, round_.accepted + 1
+        record, by, tokens = self.record, self._guesser, round_.accepted + 1
         self._left -= tokens
-        self._said = tokens
+        self._emitted = tokens
         record.emitted += tokens
         record.trying = min(record.saving, record.trying + TUNING.share * tokens)
         record.since_plain = 0 if by == "plain" else record.since_plain + tokens

@@ -1,7 +1,7 @@
 """What an evaluation costs: a curve of seconds by number of tokens, which learns from evaluations in use.
 
 Lengths of drafts are decided by ratios: what n tokens cost, in single tokens of the same moment. So a ratio
-is learned only from evaluations that lie between two plain steps which agree with each other (`Pulse`), and
+is learned only from evaluations between two plain steps that agree with each other (`Slowness`), and
 how slow the machine is (`level`) only from plain steps: no disturbance moves one by the other. While other
 programs keep the machine busy, single tokens take two to three times as long, and ratios scatter
 by a factor of three around what they are in quiet. Then next to nothing is learned.
@@ -64,7 +64,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class Pulse:
+class Slowness:
     """How slow the machine is now, by the plain steps of a target; the tables of a pair share one.
 
     level: what a token takes, over what the points of the tables say. floor: the level in the quietest
@@ -79,7 +79,7 @@ class Pulse:
     _surprises: list[float] = field(default_factory=list, repr=False, compare=False)  # of the target alone
     _patience: int = field(default=SURPRISES, repr=False, compare=False)
     _hurried: bool = field(default=False, repr=False, compare=False)  # was the last step far below the level?
-    _beats: int = field(default=0, repr=False, compare=False)
+    _steps: int = field(default=0, repr=False, compare=False)
 
     @property
     def noisy(self) -> bool:
@@ -105,7 +105,7 @@ class Pulse:
         self._between.append(seen)
         del self._between[:-MOST_BETWEEN]
 
-    def beat(self, n: int, off: float) -> None:
+    def plain_step(self, n: int, off: float) -> None:
         """Counts a plain step of n streams, and learns from what lies between it and the one before.
 
         off: log of its seconds / what was expected at level 1.
@@ -123,8 +123,8 @@ class Pulse:
         self._follow(off, before)
         if n == 1:
             self._settle(off, before)
-        self._beats += 1
-        if not self._beats % AGEING:
+        self._steps += 1
+        if not self._steps % AGEING:
             self._age(AGED)
 
     def _follow(self, off: float, before: float | None) -> None:
@@ -172,7 +172,7 @@ class CostTable:
     slope: float = SLOPE  # see SLOPE
     offsets: dict[int, float] = field(default_factory=dict)  # size -> log of what was found / assumed
     weights: dict[int, float] = field(default_factory=dict)  # size -> observations that this rests on
-    pulse: Pulse = field(default_factory=Pulse)
+    slowness: Slowness = field(default_factory=Slowness)
     reach: dict[int, float] = field(default_factory=dict)  # rows -> what context adds to them, in one row's
     _curve: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
     _shared: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
@@ -181,18 +181,18 @@ class CostTable:
         """Raises ValueError if a point is no time."""
         if 1 not in self.points or not all(0 < s < math.inf for s in self.points.values()):
             raise ValueError(f"these are no seconds: {self.points}")
-        self.follow(self.pulse)
+        self.follow(self.slowness)
 
-    def follow(self, pulse: Pulse) -> None:
-        """Takes on the pulse of another table: that of its target, for a draft's."""
-        self.pulse = pulse
-        if not any(table is self for table in pulse.tables):
-            pulse.tables.append(self)
+    def follow(self, slowness: Slowness) -> None:
+        """Shares the slowness of another table: that of its target, for a draft's."""
+        self.slowness = slowness
+        if not any(table is self for table in slowness.tables):
+            slowness.tables.append(self)
 
     @property
     def level(self) -> float:
         """How much slower the machine is now than the points say."""
-        return self.pulse.level
+        return self.slowness.level
 
     @property
     def measured(self) -> frozenset[int]:
@@ -260,11 +260,11 @@ class CostTable:
         off = math.log(seconds / (base + self.slope * context))
         if plain:
             self._tilt(off - math.log(self.level), context / base)
-            self.pulse.beat(n, off)
+            self.slowness.plain_step(n, off)
         elif n == BULK:  # a plain step is far away, and what is decided by it is not much
-            self.correct(n, off - math.log(self.level), 0.0, noisy=self.pulse.noisy)
+            self.correct(n, off - math.log(self.level), 0.0, noisy=self.slowness.noisy)
         else:
-            self.pulse.note(_Seen(self, n, off, context / base))
+            self.slowness.note(_Seen(self, n, off, context / base))
 
     def correct(self, n: int, off: float, context: float, *, times: int = 1, noisy: bool = False) -> None:
         """Moves a size's ratio towards what `times` observations say. off: log of found / expected.

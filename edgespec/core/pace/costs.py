@@ -44,7 +44,7 @@ class Costs:
     timed: bool = field(default=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.draft.follow(self.target.pulse)
+        self.draft.follow(self.target.slowness)
 
     @property
     def light(self) -> bool:

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 from edgespec.core.pace.tuning import TUNING
 
-RENEWED = 0.85  # of the floor at which it was kept: below it, a record begins anew
-KEPT = 0.125  # of it then
+QUIETER = 0.85  # of the known floor: a machine this much quieter makes old records doubtful
+KEPT_SHARE = 0.125  # of the gains of a record that are kept then
 
 
 @dataclass(slots=True)
@@ -66,21 +66,21 @@ class Record:
     # token times that the cheapest useful draft may lose, as last seen; not saved
     try_costs: float = field(default=0.0, repr=False, compare=False)
     watch: Watch = field(default_factory=Watch, repr=False, compare=False)  # not saved
-    # the floor of the pulse when it was last used; not saved
+    # the slowness floor when it was last used; not saved
     _floor: float | None = field(default=None, repr=False, compare=False)
 
     def take_up(self, floor: float | None) -> None:
         """Begins a round. What was recorded before the machine became this quiet is mostly forgotten.
 
-        Draft and plain decoding were compared at other costs. floor: that of the pulse.
+        Draft and plain decoding were compared at other costs. floor: that of `Slowness`.
         """
         known = self._floor
         if known is None or floor is None or floor > known:
             self._floor = floor
-        elif floor < RENEWED * known:
+        elif floor < QUIETER * known:
             self._floor = floor
             for gain in (self.model, self.all):
-                gain.tokens, gain.cost = KEPT * gain.tokens, KEPT * gain.cost
+                gain.tokens, gain.cost = KEPT_SHARE * gain.tokens, KEPT_SHARE * gain.cost
             self.lost = min(self.lost, TUNING.share * self.emitted)
             self.free_lost = min(self.free_lost, TUNING.free_share * self.emitted)
             self.trying = max(self.trying, TUNING.start)

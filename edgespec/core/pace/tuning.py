@@ -29,7 +29,7 @@ class Tuning:
     free_start: float = 1.5
     trust_fade: float = 0.95  # of earlier steps that took free guesses, with each that does
     trust_leap: float = 4.0  # factor by which a step may disappoint at most: machines pause
-    trust_rest: float = 0.985  # of the same, with each step that takes none
+    trust_rest: float = 0.985  # of what earlier steps count, with each step that takes no free guesses
     trust_prior: float = 4.0  # steps that trusting the expectation is worth
 
     # How far to look ahead

@@ -90,11 +90,11 @@ class EmbeddingDialect:
         found = await self.reranker.embedded([(wanted.query, text) for text in texts])
         scores = [score for (score,) in found.vectors]
         best = sorted(range(len(texts)), key=lambda i: -scores[i])[: wanted.top_n]
-        beside = [{"text": texts[i]} if theirs and wanted.return_text else {} for i in best]
-        results = [{"index": i, name: scores[i], **more} for i, more in zip(best, beside, strict=True)]
+        with_texts = [{"text": texts[i]} if theirs and wanted.return_text else {} for i in best]
+        results = [{"index": i, name: scores[i], **more} for i, more in zip(best, with_texts, strict=True)]
         usage = {"prompt_tokens": found.n_tokens, "total_tokens": found.n_tokens}
-        told = {"model": self.reranker.name, "object": "list", "usage": usage, "results": results}
-        return results if theirs else told
+        answer = {"model": self.reranker.name, "object": "list", "usage": usage, "results": results}
+        return results if theirs else answer
 
     def _row(self, vector: tuple[float, ...], how: str) -> tuple[float, ...] | str:
         if how == "float":
@@ -102,12 +102,12 @@ class EmbeddingDialect:
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-def in_pieces(name: str | None, rows: Iterable[object], beside: dict[str, Any]) -> Response:
+def in_pieces(name: str | None, rows: Iterable[object], fields: dict[str, Any]) -> Response:
     """Returns rows as JSON, a few at a time: writing millions of numbers at once would keep others waiting.
 
-    name: the field they are, after those in `beside`; None: they are all there is.
+    name: the field they are, after those in `fields`; None: they are all there is.
     """
-    head = json.dumps(beside)[:-1] + (", " if beside else "") + f"{json.dumps(name)}: [" if name else "["
+    head = json.dumps(fields)[:-1] + (", " if fields else "") + f"{json.dumps(name)}: [" if name else "["
 
     async def pieces() -> AsyncIterator[str]:
         yield head

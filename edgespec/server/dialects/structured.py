@@ -25,7 +25,7 @@ class NamedSchema(Fields):
 
 
 class ResponseFormat(Fields):
-    """OpenAI's `response_format`; `schema` beside `json_object` is llama.cpp's."""
+    """OpenAI's `response_format`; `schema` next to `json_object` is llama.cpp's."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
@@ -61,23 +61,23 @@ class FormFields(Fields):
         wanted = {
             "response_format": _of_format(self.response_format),
             "json_schema": any_json_object if self.json_schema == {} else _schema(self.json_schema),
-            "grammar": _said(grammar_text, self.grammar),
-            "regex": _said(_of_regex, self.regex),
+            "grammar": _made_by(grammar_text, self.grammar),
+            "regex": _made_by(_of_regex, self.regex),
             "structured_outputs.json": _schema(outputs.json_),
-            "structured_outputs.regex": _said(_of_regex, outputs.regex),
-            "structured_outputs.choice": _said(one_of, outputs.choice),
-            "structured_outputs.grammar": _said(grammar_text, outputs.grammar),
+            "structured_outputs.regex": _made_by(_of_regex, outputs.regex),
+            "structured_outputs.choice": _made_by(one_of, outputs.choice),
+            "structured_outputs.grammar": _made_by(grammar_text, outputs.grammar),
             "structured_outputs.json_object": any_json_object if outputs.json_object else None,
             "guided_json": _schema(self.guided_json),
-            "guided_regex": _said(_of_regex, self.guided_regex),
-            "guided_choice": _said(one_of, self.guided_choice),
-            "guided_grammar": _said(grammar_text, self.guided_grammar),
+            "guided_regex": _made_by(_of_regex, self.guided_regex),
+            "guided_choice": _made_by(one_of, self.guided_choice),
+            "guided_grammar": _made_by(grammar_text, self.guided_grammar),
         }
-        said = {name: how for name, how in wanted.items() if how}
-        if len(said) > 1:
-            sentence = f"{' and '.join(said)} are both given, but an answer has one form: leave one out"
-            raise invalid(list(said)[1].partition(".")[0], sentence)
-        for name, make in said.items():
+        given = {name: how for name, how in wanted.items() if how}
+        if len(given) > 1:
+            sentence = f"{' and '.join(given)} are both given, but an answer has one form: leave one out"
+            raise invalid(list(given)[1].partition(".")[0], sentence)
+        for name, make in given.items():
             param = name.partition(".")[0]
             try:
                 return make()
@@ -110,7 +110,7 @@ def _of_format(format: ResponseFormat | None) -> Make | None:
     return partial(json_schema, schema, lenient=named is not None and named.strict is False)
 
 
-def _said(make: Callable[[Any], Grammar], value: object) -> Make | None:
+def _made_by(make: Callable[[Any], Grammar], value: object) -> Make | None:
     return None if value in (None, "") else partial(make, value)
 
 

@@ -141,8 +141,8 @@ class ToolFields(Fields):
         """Returns the variables of the template: the requested ones, and how much to reason."""
         effort = self.reasoning_effort
         thinking = {} if effort is None else {"enable_thinking": effort not in SILENT}
-        told = {"reasoning_effort": effort} if effort and effort not in SILENT else {}
-        return {**thinking, **told, **(self.chat_template_kwargs or {})}
+        asked = {"reasoning_effort": effort} if effort and effort not in SILENT else {}
+        return {**thinking, **asked, **(self.chat_template_kwargs or {})}
 
     @property
     def shows_thoughts_apart(self) -> bool:

@@ -17,7 +17,7 @@ KV_BYTES = {  # of one number
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
     "q4_0": 18 / 32, "iq4_nl": 18 / 32,
 }  # fmt: skip
-SNAPSHOTS = 8  # of a recurrent state, beside the state itself
+SNAPSHOTS = 8  # of a recurrent state, besides the state itself
 CHUNK = 128  # tokens of a prompt in one evaluation without flash attention: it is read as fast as in 512
 SCORES = 1 / 32  # share of the memory that scores of attention may take
 LEAST_SCORES = 64 << 20  # bytes that they may take in any case

@@ -52,7 +52,7 @@ class ModelFacts:
     has_template: bool
 
     @property
-    def sort(self) -> str:
+    def memory_text(self) -> str:
         """Says how the model remembers, and whether it has experts."""
         return self.memory + (f", mixture of {self.n_experts} experts" if self.n_experts else "")
 

@@ -1,6 +1,6 @@
 """Heads in GGUF files, which guess from a target's hidden states: MTP blocks, EAGLE-3, DFlash, Medusa.
 
-MTP blocks come after the layers of the model itself (`nextn_predict_layers`), or alone in a file beside it;
+MTP blocks come after the layers of the model itself (`nextn_predict_layers`), or alone in a file next to it;
 the others have files and architectures of their own. `head_check.py` says whether one can run for a target.
 """
 

@@ -64,7 +64,7 @@ _DEFAULTS = {
     "rwkv": _Defaults("RWKV"),
     "plamo2": _Defaults("PLaMo-2", bos=1, eos=2),
 }
-# BPE pre-tokenisers that put a start token first unless told otherwise
+# BPE pre-tokenisers that put a start token first unless the header says otherwise
 _STARTED = frozenset(
     "llama3 llama-v3 llama-bpe falcon3 falcon-h1 pixtral midm-2.0 lfm2 jina-v5-nano tekken chameleon".split()
 )
@@ -107,8 +107,8 @@ def vocabulary_of(header: Header) -> Vocabulary:
 
 def _token(header: Header, which: str, default: int, n_vocab: int) -> int:
     """Returns the id of a special token; ids that do not exist count as not given."""
-    said = header.number(f"tokenizer.ggml.{which}_token_id", NO_TOKEN)
-    for token in (said, default):
+    named = header.number(f"tokenizer.ggml.{which}_token_id", NO_TOKEN)
+    for token in (named, default):
         if token is not None and 0 <= token < n_vocab:
             return token
     return NO_TOKEN

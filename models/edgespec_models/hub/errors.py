@@ -35,7 +35,7 @@ AGAIN = "pull again"
 
 
 @contextmanager
-def told(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator[None]:
+def converted(what: str, endpoint: str, *, has_token: bool | None = None) -> Iterator[None]:
     """Turns the errors of client, network and disk into a HubError about `what`: "org/repo", "x of org/repo".
 
     has_token: whether a token was given; None looks for one where the client does.

@@ -46,7 +46,7 @@ def fetch(
     Raises HubError; a file that turned out bad is removed and named.
     """
     path, sha256 = hub.cached(file), file.sha256
-    with hub.told(str(file)):
+    with hub.converted(str(file)):
         if path is None:
             etag = _version(hub, file, on_wait)
             free_of_leftovers(hub, file.repo, etag, lambda: on_phase("waiting", 0))

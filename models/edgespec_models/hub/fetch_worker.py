@@ -26,7 +26,7 @@ class _Teller:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: dict[int, tuple[str, float]] = {}
+        self._sent: dict[int, tuple[str, float]] = {}
 
     def say(self, **message: Any) -> None:
         with self._lock:
@@ -37,10 +37,10 @@ class _Teller:
         self.say(wait=seconds)
 
     def progress(self, i: int, phase: str, done: int) -> None:
-        before, at = self._told.get(i, ("", 0.0))
+        before, at = self._sent.get(i, ("", 0.0))
         now = time.monotonic()
         if phase != before or now - at >= TELL_EVERY_S:
-            self._told[i] = phase, now
+            self._sent[i] = phase, now
             self.say(file=i, phase=phase, done=done)
 
 

@@ -18,7 +18,7 @@ from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from edgespec_models.gguf.header import Header, read_file, read_header
-from edgespec_models.hub.errors import HubError, told
+from edgespec_models.hub.errors import HubError, converted
 from edgespec_models.hub.retries import OnWait, again
 
 TIMEOUT_S = 15.0
@@ -81,15 +81,17 @@ class Hub:
         self.offline = constants.is_offline_mode() if offline is None else offline
         self._headers: dict[HubFile, tuple[Header, int]] = {}  # those asked for last
 
-    def told(self, what: str) -> Any:
+    def converted(self, what: str) -> Any:
         """Converts errors about `what` in a `with`."""
-        return told(what, self.endpoint, has_token=None if self.token in (None, True) else bool(self.token))
+        return converted(
+            what, self.endpoint, has_token=None if self.token in (None, True) else bool(self.token)
+        )
 
     def repository(self, repo: str, revision: str | None = None) -> Repository:
         """Returns a repository's content; offline, what is in the cache of it."""
         if self.offline:
             return self._cached_repository(repo, revision or "main")
-        with self.told(repo):
+        with self.converted(repo):
             api = HfApi(endpoint=self.endpoint, token=self.token)
             info = again(
                 lambda: api.model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S),
@@ -101,14 +103,14 @@ class Hub:
         for sibling in info.siblings:
             if not sibling.rfilename.isprintable():
                 continue  # a name that a terminal would obey, or that is more than a line
-            said = sibling.lfs.sha256 if sibling.lfs else ""
-            sha256 = said if SHA256.fullmatch(said) else None  # it becomes part of a file's name
+            listed = sibling.lfs.sha256 if sibling.lfs else ""
+            sha256 = listed if SHA256.fullmatch(listed) else None  # it becomes part of a file's name
             size = sibling.lfs.size if sibling.lfs else sibling.size
             files[sibling.rfilename] = HubFile(repo, info.sha, sibling.rfilename, size, sha256)
         return Repository(repo, info.sha, files)
 
     def _cached_repository(self, repo: str, revision: str) -> Repository:
-        with self.told(repo):
+        with self.converted(repo):
             folder = self.cache / repo_folder_name(repo_id=repo, repo_type="model")
         snapshot = _snapshot(folder, revision)
         found = {}
@@ -125,7 +127,7 @@ class Hub:
 
     def cached(self, file: HubFile) -> Path | None:
         """Returns the file's place in the cache; None if it is not there."""
-        with self.told(str(file)):
+        with self.converted(str(file)):
             found = try_to_load_from_cache(file.repo, file.name, cache_dir=self.cache, revision=file.commit)
         return Path(found) if isinstance(found, str) and os.path.exists(found) else None
 
@@ -138,7 +140,7 @@ class Hub:
         if path:
             return read_file(path), 0
         if file not in self._headers:
-            with self.told(str(file)):
+            with self.converted(str(file)):
                 source = _HubSource(self, file)
                 header = read_header(source)
             if len(self._headers) >= HEADERS_KEPT:

@@ -1,4 +1,4 @@
-"""One pull, in its own thread, so that a chat continues beside it. It outlives the screen that started it.
+"""One pull, in its own thread, so that a chat continues during it. It outlives the screen that started it.
 
 Its state may be read at any time; nobody has to wait for it. Cancelling keeps what has come, and the next
 pull of the same pair fetches the rest.
@@ -131,9 +131,9 @@ def progress_sentence(progress: Downloaded) -> str:
         return f"Verifying {busy.name}: {busy.done / max(busy.size or busy.done, 1):.0%}"
     if busy is not None and busy.phase == "waiting":
         return f"Waiting for {busy.name}, which another program is downloading"
-    told = f"{size_text(progress.done)} of {size_text(progress.total)}"
+    sentence = f"{size_text(progress.done)} of {size_text(progress.total)}"
     if progress.bytes_per_s:
-        told += f", {size_text(progress.bytes_per_s)}/s"
+        sentence += f", {size_text(progress.bytes_per_s)}/s"
     if progress.seconds_left is not None:
-        told += f", {seconds_text(progress.seconds_left)} left"
-    return told
+        sentence += f", {seconds_text(progress.seconds_left)} left"
+    return sentence

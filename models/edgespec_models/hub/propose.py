@@ -49,9 +49,9 @@ def propose(
     installed: drafts on this machine, as owner/name:file. Raises HubError if the hub cannot be asked.
     """
     proposals, fetched, seen = [], 0, {target.first.repo}
-    beside = list(_heads_beside(hub, target))
-    for candidate in [*beside, *_candidates(hub, target, header, installed)]:
-        if candidate[0].repo in seen and candidate not in beside:
+    near = list(_heads_next_to(hub, target))
+    for candidate in [*near, *_candidates(hub, target, header, installed)]:
+        if candidate[0].repo in seen and candidate not in near:
             continue
         seen.add(candidate[0].repo)
         proposal, n_bytes = _check(hub, target, header, *candidate)
@@ -64,7 +64,7 @@ def propose(
 
 def head_for(hub: Hub, target: Chosen, header: Header) -> Proposal | None:
     """Returns a head in the target's own repository that fits; None if there is none."""
-    checked = (_check(hub, target, header, *candidate)[0] for candidate in _heads_beside(hub, target))
+    checked = (_check(hub, target, header, *candidate)[0] for candidate in _heads_next_to(hub, target))
     return next((proposal for proposal in checked if proposal.fits), None)
 
 
@@ -74,7 +74,7 @@ def _rank(proposal: Proposal) -> int:
     return ("head", "exact", "translated", "none").index(fit)
 
 
-def _heads_beside(hub: Hub, target: Chosen) -> Iterator[Candidate]:
+def _heads_next_to(hub: Hub, target: Chosen) -> Iterator[Candidate]:
     """Yields the heads in the target's own repository."""
     for name in heads_in(hub.repository(target.first.repo, target.first.commit))[:MOST_HEADS]:
         yield WantedFile(target.first.repo, name), "a head in the target's own repository"
@@ -100,7 +100,7 @@ def _candidates(hub: Hub, target: Chosen, header: Header, installed: Sequence[st
 def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
     """Yields smaller models of the family by the same owner, the smallest first."""
     owner, size = repo.partition("/")[0], billions(repo)
-    with hub.told(owner):
+    with hub.converted(owner):
         api = HfApi(endpoint=hub.endpoint, token=hub.token)
         names = again(
             lambda: [m.id for m in api.list_models(author=owner, search=family, limit=MOST_LISTED)],

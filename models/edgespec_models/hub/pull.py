@@ -35,9 +35,9 @@ from edgespec_models.shelf.pair_check import PairVerdict, check_headers
 from edgespec_models.shelf.sizes import no_room
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store, check_name
 
-MOST_JUDGED = 4  # models beside the usual one: each costs some megabytes
+MOST_JUDGED = 4  # models besides the usual one: each costs some megabytes
 SUITS = 2
-# of target and draft, beside a projector; 0: not at all
+# of target and draft, with a projector; 0: not at all
 Suitable = Callable[[Sequence[Sequence[Header]], Chosen | None], int]
 __all__ = ["Cancelled", "HubError", "Order", "Downloaded", "Pull", "PullPlan", "order", "plan_pull"]
 
@@ -118,16 +118,18 @@ def plan_pull(
     entry = wanted.entry
     target = _chosen(hub, wanted.target, entry.target if entry else None, draft=False, memory=memory)
     draft = _chosen(hub, wanted.draft, entry.draft if entry else None, draft=True) if wanted.draft else None
-    beside: tuple[Header, ...] = ()
+    draft_headers: tuple[Header, ...] = ()
     fetched = 0
     if draft:
-        beside, fetched = _usable_headers(hub, draft, draft=True)
+        draft_headers, fetched = _usable_headers(hub, draft, draft=True)
     projector = None
     if wanted.reads:
         projector = projector_in(hub.repository(wanted.target.repo, wanted.target.revision))
-    target, of_target, n_bytes = _most_suitable(hub, wanted.target, target, beside, projector, suitable)
-    heads = (of_target, beside) if draft else (of_target,)
-    verdict = check_headers(of_target[0], beside[0]) if beside else None
+    target, of_target, n_bytes = _most_suitable(
+        hub, wanted.target, target, draft_headers, projector, suitable
+    )
+    heads = (of_target, draft_headers) if draft else (of_target,)
+    verdict = check_headers(of_target[0], draft_headers[0]) if draft_headers else None
     if verdict and draft and not verdict.usable:
         raise HubError(
             f"{draft.first} cannot draft for {target.first}: {verdict}; nothing was downloaded, so name "
@@ -158,7 +160,7 @@ def _most_suitable(
     hub: Hub,
     wanted: WantedFile,
     target: Chosen,
-    beside: Sequence[Header],
+    draft_headers: Sequence[Header],
     projector: Chosen | None,
     suitable: Suitable | None,
 ) -> tuple[Chosen, tuple[Header, ...], int]:
@@ -167,13 +169,13 @@ def _most_suitable(
     best, fetched = _usable_headers(hub, target, draft=False)
     if not (suitable and instead):
         return target, best, fetched
-    grade = suitable([best, beside] if beside else [best], projector)
+    grade = suitable([best, draft_headers] if draft_headers else [best], projector)
     for model in instead[:MOST_JUDGED]:
         if grade == SUITS or grade and bits_of(model.quantisation) < bits_of(target.quantisation):
             break
         found, n_bytes = _usable_headers(hub, model, draft=False)
         fetched += n_bytes
-        if (other := suitable([found, beside] if beside else [found], projector)) > grade:
+        if (other := suitable([found, draft_headers] if draft_headers else [found], projector)) > grade:
             target, best, grade = model, found, other
     return target, best, fetched
 

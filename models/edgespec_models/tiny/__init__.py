@@ -2,7 +2,7 @@
 
 Target and draft are llama-architecture GGUF files with one vocabulary and one chat template; the third file
 is the same target, as llama.cpp's `mimo2`, with a block that guesses. `edgespec_train/recipes/` makes them.
-`MODEL_CARD.md` beside them says what they are for and what was measured.
+`MODEL_CARD.md` next to them says what they are for and what was measured.
 """
 
 from __future__ import annotations

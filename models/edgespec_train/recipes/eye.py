@@ -159,7 +159,7 @@ def turned(pixels: Tensor, rng: random.Random) -> Tensor:
 
 def batch_of(tokenizer: Tokenizer, rng: random.Random, kinds: list[list[int]]) -> tuple[Tensor, Tensor]:
     """Return the tokens of conversations, -1 for a picture's cells (B, T), and which are answers (B, T)."""
-    rows, said = [], []
+    rows, answers_at = [], []
     for colour, shape in kinds:
         row: list[int] = []
         answers: list[bool] = []
@@ -176,22 +176,22 @@ def batch_of(tokenizer: Tokenizer, rng: random.Random, kinds: list[list[int]]) -
             row += prompt + reply + end
             answers += [False] * len(prompt) + [True] * len(reply) + [False] * len(end)
         rows.append(torch.tensor(row))
-        said.append(torch.tensor(answers))
+        answers_at.append(torch.tensor(answers))
     return (
         nn.utils.rnn.pad_sequence(rows, batch_first=True),
-        nn.utils.rnn.pad_sequence(said, batch_first=True),
+        nn.utils.rnn.pad_sequence(answers_at, batch_first=True),
     )
 
 
-def answered(target: Llama, rows: Tensor, ids: Tensor, said: Tensor) -> tuple[Tensor, Tensor]:
+def answered(target: Llama, rows: Tensor, ids: Tensor, answers_at: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logits before each token of the answers, and those tokens."""
     x = target.embed(ids.clamp_min(0))
     x = x.masked_scatter((ids < 0)[..., None], rows.to(x.dtype))
     cos, sin = target.cos[: ids.shape[1]], target.sin[: ids.shape[1]]
     for block in target.blocks:
         x = block(x, cos, sin)
-    scores = F.linear(target.norm(x[:, :-1][said[:, 1:]]), target.embed.weight).float()
-    return scores, ids[:, 1:][said[:, 1:]]
+    scores = F.linear(target.norm(x[:, :-1][answers_at[:, 1:]]), target.embed.weight).float()
+    return scores, ids[:, 1:][answers_at[:, 1:]]
 
 
 class School:
@@ -226,8 +226,8 @@ class School:
         return self._asked(self.learner.eye(turned(self.pixels[some], rng)), self.kinds[some], rng)
 
     def _asked(self, rows: Tensor, kinds: Tensor, rng: random.Random) -> Scored:
-        ids, said = batch_of(self.tokenizer, rng, kinds.tolist())
-        scores, right = answered(self.target, rows, ids, said)
+        ids, answers_at = batch_of(self.tokenizer, rng, kinds.tolist())
+        scores, right = answered(self.target, rows, ids, answers_at)
         return F.cross_entropy(scores, right), (scores.argmax(1) == right).float().mean().item()
 
 

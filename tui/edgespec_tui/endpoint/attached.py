@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from edgespec.client.answer import AnswerOptions, Ended, EngineState, Info
-from edgespec.client.attach import Attached, OnProgress, Progress, WantedEngine, attach, connect
 from edgespec.client.client import AnswerStream, Client
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError
+from edgespec.local.attach import Attached, OnProgress, Progress, WantedEngine, attach, connect
 from edgespec_models.shelf.store import EMBEDDED
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import content_of
@@ -47,9 +47,9 @@ def connecting(url: str, key: str | None, model: str = "") -> Opening:
         except EndpointError as error:
             if error.status not in (401, 403):
                 raise
-            said = f"refuses the API key ({error}): give one" if key else "wants an API key: give it"
+            problem = f"refuses the API key ({error}): give one" if key else "wants an API key: give it"
             how = "with EDGESPEC_API_KEY, --api-key-file, or --api-key - to be asked for it"
-            raise EndpointError(f"{client.where} {said} {how}", status=error.status) from None
+            raise EndpointError(f"{client.where} {problem} {how}", status=error.status) from None
 
     return open_
 
@@ -146,7 +146,7 @@ class AttachedEndpoint:
     ) -> AsyncGenerator[StreamEvent, None]:
         """Yields rounds, and last the end; closing the generator cancels the answer in the engine."""
         attached = self._ready()
-        answer = attached.client.chat(_as_told(messages), options)
+        answer = attached.client.chat(_as_json(messages), options)
         events: asyncio.Queue[StreamEvent | EdgeSpecError] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -170,7 +170,7 @@ class AttachedEndpoint:
         """Returns how many tokens the prompt of these messages has; None if the endpoint cannot say.
 
         An engine that another program had lent us, and took with it, is replaced by one of our own. One that
-        its server loads again is waited for (`Patience`), and on_wait told so.
+        its server loads again is waited for (`Patience`), and on_wait is called.
         """
         patience = Patience(asyncio.get_running_loop().time)
         while True:
@@ -189,7 +189,7 @@ class AttachedEndpoint:
         def count() -> int | None:
             attached = self._ready()
             with _explained(attached):
-                return attached.client.count(_as_told(messages))
+                return attached.client.count(_as_json(messages))
 
         try:
             return await in_thread(count)
@@ -261,7 +261,7 @@ def _explained(attached: Attached) -> Iterator[None]:
         raise EngineDiedError(reason) from None
 
 
-def _as_told(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _as_json(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [
         {"role": message.role, "content": content_of(message.text, message.media, message.digests)}
         for message in messages

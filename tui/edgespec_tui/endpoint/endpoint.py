@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal, Protocol
 
 from edgespec.client.answer import AnswerOptions, Ended, Info, StreamedRound
-from edgespec.client.attach import OnProgress
+from edgespec.local.attach import OnProgress
 
 Role = Literal["system", "user", "assistant"]
 

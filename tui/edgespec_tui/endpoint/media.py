@@ -1,6 +1,6 @@
 """Pictures and sounds of a question: files by their names, read when they are sent.
 
-A chat keeps the names alone, so it stays small, and a file that is gone later is told of.
+A chat keeps the names alone, so it stays small, and a file that is gone later is reported.
 """
 
 import base64
@@ -48,10 +48,10 @@ def digest_of(content: bytes) -> str:
 def texts_of(settings: Mapping[str, object], name: str) -> tuple[str, ...]:
     """Returns the texts of a turn's setting that is a list of them: `MEDIA` or `THUMBNAILS`."""
     try:
-        told = json.loads(str(settings.get(name, "[]")))
+        kept = json.loads(str(settings.get(name, "[]")))
     except ValueError:
         return ()
-    return tuple(map(str, told)) if isinstance(told, list) else ()
+    return tuple(map(str, kept)) if isinstance(kept, list) else ()
 
 
 def gone(files: Sequence[str], digests: Sequence[str] = ()) -> list[str]:

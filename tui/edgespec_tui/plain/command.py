@@ -85,7 +85,7 @@ def _talk(
             if info.lent and not chat.quiet:
                 _tell(LENT)
             if not chat.quiet:
-                for sentence in info.told:
+                for sentence in info.notices:
                     _tell(f"edgespec: {sentence}")
             if talking:
                 _tell(_greeting(info))

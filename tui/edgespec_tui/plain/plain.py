@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import TextIO
 
 from edgespec.client.answer import AnswerOptions, Info
-from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
+from edgespec.local.attach import Progress
 from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.sessions.context_fit import fit, left_out_before
@@ -74,12 +74,12 @@ class PlainChat:
         if self.choose is None:
             raise SettingError(f"{info.where} has {len(names)} models: name one with --model: {shown}")
         self.tell("\n".join(f"{number:>4}  {name}" for number, name in enumerate(names, 1)))
-        said = self.choose(f"{info.where} has {len(names)} models. Which one? ").strip()
-        if said.isdecimal() and 1 <= int(said) <= len(names):
-            return names[int(said) - 1]
-        if said in names:
-            return said
-        raise SettingError(f"{said!r} is none of the {len(names)} models: give a number of the list")
+        answer = self.choose(f"{info.where} has {len(names)} models. Which one? ").strip()
+        if answer.isdecimal() and 1 <= int(answer) <= len(names):
+            return names[int(answer) - 1]
+        if answer in names:
+            return answer
+        raise SettingError(f"{answer!r} is none of the {len(names)} models: give a number of the list")
 
     def ask(self, text: str, *, title: str = "", media: Sequence[str] = ()) -> Turn:
         """Asks, writes the answer as it comes, and returns it. Ctrl+C stops it, and keeps it as it is.
@@ -233,12 +233,13 @@ class WholeSentences:
 def figure_lines(figures: dict[str, float | int | str | None]) -> list[str]:
     """Returns an answer's figures in one or two short lines."""
     speed, first = figures.get("tok_per_s"), figures.get("ttft_s")
-    told = [f"{figures.get('n_tokens') or 0} tokens"]
-    told.append(f"{speed:.1f} tok/s" if isinstance(speed, float) else "too few tokens for a speed")
+    n = figures.get("n_tokens") or 0
+    parts = [f"{n} token{'s'[: n != 1]}"]
+    parts.append(f"{speed:.1f} tok/s" if isinstance(speed, float) else "too few tokens for a speed")
     if isinstance(first, float):
-        told.append(f"first token after {first * 1000:.0f} ms")
+        parts.append(f"first token after {first * 1000:.0f} ms")
     prompt = figures.get("prompt_tokens")
-    lines = [", ".join(told) + (f" ({prompt} tokens of prompt)" if prompt is not None else "")]
+    lines = [", ".join(parts) + (f" ({prompt} tokens of prompt)" if prompt is not None else "")]
     rate, length = figures.get("acceptance_rate"), figures.get("mean_accepted_length")
     if isinstance(rate, float):
         more = [f"acceptance rate {rate:.2f} ({figures['accepted']} of {figures['drafted']})"]

@@ -13,21 +13,21 @@ from pathlib import Path
 
 from textual.worker import Worker, WorkerCancelled
 
-from edgespec.client.attach import Progress
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.local.attach import Progress
 from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
-from edgespec_tui.widgets.panel import odds_told
+from edgespec_tui.widgets.panel import odds_shown
 from edgespec_tui.widgets.question import QuestionText, joined
 from edgespec_tui.widgets.thumbnail import thumbnail_of
 from edgespec_tui.widgets.turn_view import AnswerView, QuestionView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
-LONG_S = 10.0  # from here on, people look at something else meanwhile
+LONG_S = 10.0  # from here on, people look at something else
 INTERRUPTED = "interrupted before it began"
 
 
@@ -42,10 +42,11 @@ class AnswerQueue:
         self.figures: LiveFigures | None = None
         self._prompt_tokens: int | None = None
         self._plain_s: float | None = None  # a round without a draft took this here, last time
+        self.files: asyncio.Future[tuple[QuestionText, list[str]]] | None = None  # of a question, being read
         self._worker: Worker[None] | None = None
         self._view: AnswerView | None = None  # of the answer in progress
-        self._told_odds: set[str] = set()  # models of which it was said that guesses hardly pay
-        self._stirred = 0.0  # when the engine was last heard of, monotonic
+        self._odds_shown: set[str] = set()  # models that were reported to gain little
+        self._stirred = 0.0  # when the engine last sent anything, monotonic
 
     @property
     def running(self) -> bool:
@@ -57,8 +58,8 @@ class AnswerQueue:
         """Tokens of the context that prompt and answer take; None if unknown."""
         if self._prompt_tokens is None or self.figures is None:
             return self._prompt_tokens
-        told = self.figures.told
-        return self._prompt_tokens + ((told and told.n_tokens) or self.figures.n_tokens)
+        ended = self.figures.ended
+        return self._prompt_tokens + ((ended and ended.n_tokens) or self.figures.n_tokens)
 
     def forget(self) -> None:
         """Forgets figures and edit: another conversation is shown."""
@@ -80,7 +81,7 @@ class AnswerQueue:
             await self._replace_answer(talk, editing, question.text)
             return
         self._hold(talk, question)  # files may come from a slow disk
-        question, missed = await in_thread(partial(with_files, question))
+        question, missed = await self._with_files(question)
         if missed:
             screen.tell(f"There is no file {', '.join(missed)}: sent as written.")
         if editing is None and self.running:
@@ -91,6 +92,18 @@ class AnswerQueue:
         await self.stop()
         self.editing = None
         self._begin(talk, await self._add(talk, question, editing))
+
+    async def _with_files(self, question: QuestionText) -> tuple[QuestionText, list[str]]:
+        """Returns what `with_files` does; raises SettingError if the user stops it."""
+        self.files = asyncio.ensure_future(in_thread(partial(with_files, question)))
+        try:
+            return await self.files
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) and task.cancelling():
+                raise  # the app ends
+            raise SettingError("stopped before its files were read: the question was not asked") from None
+        finally:
+            self.files = None
 
     def _writable(self) -> Conversation:
         """Returns the conversation on the screen; raises SettingError if another window writes it."""
@@ -158,7 +171,7 @@ class AnswerQueue:
         self._begin(talk, talk.turns[answer.parent], answer)
 
     async def _replace_answer(self, talk: Conversation, old: Turn, text: str) -> None:
-        """Puts an answer of the user's own beside one of the model's."""
+        """Puts an answer of the user's own next to one of the model's."""
         await self.stop()
         screen, self.editing = self._screen, None
         new = talk.add("assistant", text, parent=old.parent, model=old.model)
@@ -174,7 +187,7 @@ class AnswerQueue:
         self._worker = self._screen.run_worker(work, group="answer", exclusive=True)
 
     async def _answer_all(self, talk: Conversation, question: Turn, begun: Turn | None) -> None:
-        """Answers a question, and then those that came meanwhile."""
+        """Answers a question, and then those typed since."""
         well = await self._answer(talk, question, begun)
         while well and self.waiting:
             following = self.waiting.pop(0)
@@ -233,12 +246,12 @@ class AnswerQueue:
         assert turn.parent is not None
         before = left_out_before(talk.path(turn.parent))
 
-        def heard(sentence: str) -> None:
+        def show(sentence: str) -> None:
             self._stirred = time.monotonic()
             view.show_waiting(sentence)
 
         def loads(progress: Progress) -> None:
-            heard(progress.text + ("" if progress.fraction is None else f", {progress.fraction:.0%}"))
+            show(progress.text + ("" if progress.fraction is None else f", {progress.fraction:.0%}"))
 
         try:
             last = turn.id if turn.text else turn.parent
@@ -247,7 +260,7 @@ class AnswerQueue:
             await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)
             return None
-        await screen.transcript.mark_left_out(fitting.left_out, told=len(fitting.left_out) > before)
+        await screen.transcript.mark_left_out(fitting.left_out, notify=len(fitting.left_out) > before)
         self._prompt_tokens = fitting.n_tokens
         view.show_waiting("reading the prompt")
         making = TurnWriter(
@@ -259,7 +272,7 @@ class AnswerQueue:
             keep=lambda: context.keep(talk),
             plain_s=self._plain_s or info.plain_s,
             since_key=context.moments.since_key,
-            on_reading=lambda reading: heard(reading.sentence()),
+            on_reading=lambda reading: show(reading.sentence()),
         )
         self.figures = making.figures
         if lost := making.lost():
@@ -275,21 +288,21 @@ class AnswerQueue:
 
     def tell_silence(self) -> None:
         """Says for how long nothing has come; a stalled engine looks like a thinking one."""
-        heard = max(self._stirred, (self.figures.last if self.figures else None) or 0.0)
-        silent = time.monotonic() - heard
+        last = max(self._stirred, (self.figures.last if self.figures else None) or 0.0)
+        silent = time.monotonic() - last
         if silent > SILENT_S and self._view is not None and self._screen.context.engine.state == "ready":
             self._view.show_silence(silent)
 
     def _ended(self, making: TurnWriter) -> None:
-        told = making.figures.told
+        ended = making.figures.ended
         self._plain_s = making.figures.seen_plain_s or self._plain_s
-        if told and told.prompt_tokens is not None:
-            self._prompt_tokens = told.prompt_tokens
+        if ended and ended.prompt_tokens is not None:
+            self._prompt_tokens = ended.prompt_tokens
         if making.error:
             self._screen.tell_failure(making.error)
         model = making.turn.model
-        if model not in self._told_odds and odds_told(making.figures, self._screen.context.engine.info):
-            self._told_odds.add(model)
+        if model not in self._odds_shown and odds_shown(making.figures, self._screen.context.engine.info):
+            self._odds_shown.add(model)
             self._screen.tell_odds()
         self._screen.refresh_state()
 

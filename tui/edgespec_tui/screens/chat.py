@@ -68,12 +68,20 @@ class ChatScreen(ConversationScreen):
             if self.context.shell and event.question.text.startswith("!") and event.question.text[1:].strip():
                 self.run_shell(event.question.text[1:].strip())
             elif not await self._run_command(event.question.text):
-                await self.answers.ask(event.question)
-                for sentence in oddities(event.question.text):
-                    self.tell(as_sentence(sentence[:1].upper() + sentence[1:]), "error")
+                self.run_worker(self._ask(event.question), group="asking")  # keys work while files are read
         except EdgeSpecError as error:
             self.tell(str(error), "error")
             self.prompt.put_before(event.question)
+
+    async def _ask(self, question: QuestionText) -> None:
+        try:
+            await self.answers.ask(question)
+        except EdgeSpecError as error:
+            self.tell(str(error), "error")
+            self.prompt.put_before(question)
+            return
+        for sentence in oddities(question.text):
+            self.tell(as_sentence(sentence[:1].upper() + sentence[1:]), "error")
 
     async def begin_command(self, command: SlashCommand) -> None:
         """Runs a command without arguments; puts others into the input."""
@@ -183,9 +191,9 @@ class ChatScreen(ConversationScreen):
         else:
             text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
         drawn_race = drawn(engine.endpoint, messages, self.options(), rng=random.Random())
-        said = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
+        earlier = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
         why = odds_against(engine.info.break_even)
-        shown = RaceScreen(drawn_race, text, said=said, tinted=self.transcript.tinted, why=why)
+        shown = RaceScreen(drawn_race, text, earlier=earlier, tinted=self.transcript.tinted, why=why)
         self.app.push_screen(shown, self.take_measured)
 
     def action_take_choice(self, number: int) -> None:
@@ -249,8 +257,8 @@ class ChatScreen(ConversationScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hides what would do nothing from the footer."""
         if action == "stop":
-            busy = self.answering or self.aside is not None and self.aside.is_running
-            return busy or self.answers.editing is not None or self.app.focused is not self.prompt
+            busy = self.answering or self.answers.files or self.aside is not None and self.aside.is_running
+            return bool(busy) or self.answers.editing is not None or self.app.focused is not self.prompt
         if action == "again":
             return bool(self.conversation.turns) or None
         return action not in ABOUT_SPECULATION or not self.context.engine.is_foreign
@@ -259,6 +267,8 @@ class ChatScreen(ConversationScreen):
         """Stops the answer; leaves an edit; or goes back to the input."""
         if self.aside is not None and self.aside.is_running:
             self.aside.cancel()
+        elif self.answers.files is not None:
+            self.answers.files.cancel()
         elif self.answering:
             await self.answers.stop()
         elif self.answers.editing is not None:

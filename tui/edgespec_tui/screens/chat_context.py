@@ -39,9 +39,9 @@ class ChatContext:
 
     def constrain(self, file: str) -> str:
         """Has all answers follow the JSON schema of a file, "off": none; says so. Raises SettingError."""
-        others = {name: value for name, value in self.options.beside.items() if name != FORM}
+        others = {name: value for name, value in self.options.extra.items() if name != FORM}
         if not file:
-            return "Answers follow a JSON schema." if FORM in self.options.beside else "No schema is set."
+            return "Answers follow a JSON schema." if FORM in self.options.extra else "No schema is set."
         if file != "off":
             path = Path(file.strip("'\"")).expanduser()
             try:
@@ -51,7 +51,7 @@ class ChatContext:
             if not isinstance(schema, dict):
                 raise SettingError(f"{path} holds no JSON schema: one is an object in braces")
             others[FORM] = {"type": "json_schema", "json_schema": {"name": "chat", "schema": schema}}
-        self.options = replace(self.options, beside=others)
+        self.options = replace(self.options, extra=others)
         return (
             "Answers are free again."
             if file == "off"

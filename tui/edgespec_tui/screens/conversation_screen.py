@@ -265,9 +265,9 @@ class ConversationScreen(Screen[None]):
         waiting = self.query_one("#waiting", Static)
         waiting.display = bool(questions)
         lines = [Content(" ".join(one.folded().split())).truncate(200, ellipsis=True) for one in questions]
-        told = Content.assemble(("next  ", "bold $secondary"), Content("\n      ").join(lines))
+        next_ = Content.assemble(("next  ", "bold $secondary"), Content("\n      ").join(lines))
         how = Content.styled("\n      Up takes it back · Esc stops the answer", "$text 60%")
-        waiting.update(told + how)
+        waiting.update(next_ + how)
 
     def show_files(self, files: Sequence[Mention]) -> None:
         """Shows the files that go with what is written, each with a way to remove it."""

@@ -17,8 +17,8 @@ from textual.binding import Binding, BindingType
 from textual.widgets import Static
 
 from edgespec.client.answer import AnswerOptions
-from edgespec.client.attach import OnProgress, Progress, WantedEngine, own
 from edgespec.errors import EdgeSpecError
+from edgespec.local.attach import OnProgress, Progress, WantedEngine, own
 from edgespec.memory.free import free_memory
 from edgespec.pairs.grown import Cost, affordable, folder, grown_pair, unwritable
 from edgespec.system.other_programs import BUSY_CORES, Others
@@ -26,7 +26,7 @@ from edgespec_models import tiny
 from edgespec_models.shelf.sizes import size_text
 from edgespec_tui.endpoint.attached import AttachedEndpoint
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.screens.race import ALIKE, Lane, Race, Said, bounds, sure_gain
+from edgespec_tui.screens.race import ALIKE, Lane, LaneAnswer, Race, bounds, sure_gain
 from edgespec_tui.screens.race_screen import LanesScreen
 from edgespec_tui.terminal.shown_text import Content
 
@@ -59,10 +59,10 @@ def questions() -> list[list[Message]]:
     """Returns what is asked, one of each kind in turn."""
     kinds: dict[str, list[list[Message]]] = {}
     for line in tiny.held_out_prompts_path().read_text(encoding="utf-8").splitlines():
-        told = json.loads(line)
-        asked = [Message(message["role"], message["content"]) for message in told.get("messages", ())]
+        entry = json.loads(line)
+        asked = [Message(message["role"], message["content"]) for message in entry.get("messages", ())]
         if asked and not asked[-1].text.startswith("```"):  # else it is no question at first sight
-            kinds.setdefault(told["kind"], []).append(asked)
+            kinds.setdefault(entry["kind"], []).append(asked)
     longest = max(map(len, kinds.values()))
     return [asked[i] for i in range(longest) for asked in kinds.values() if i < len(asked)]
 
@@ -83,13 +83,13 @@ def quoted(question: str) -> str:
     return f"> {''.join(parts)}\n\n" if first else ""
 
 
-def in_markdown(answers: Sequence[Said]) -> tuple[str, list[tuple[str, int]]]:
+def in_markdown(answers: Sequence[LaneAnswer]) -> tuple[str, list[tuple[str, int]]]:
     """Returns answers below their questions, and who produced which characters."""
     text, runs = "", list[tuple[str, int]]()
-    for said in answers:
-        head, end = quoted(said.question), "\n```\n\n" if said.text.count("```") % 2 else "\n\n"
-        text += head + said.text + end  # code that the limit cut off ends there
-        runs += [("", len(head)), *said.runs, ("", len(end))]
+    for answer in answers:
+        head, end = quoted(answer.question), "\n```\n\n" if answer.text.count("```") % 2 else "\n\n"
+        text += head + answer.text + end  # code that the limit cut off ends there
+        runs += [("", len(head)), *answer.runs, ("", len(end))]
     return text, runs
 
 
@@ -211,7 +211,7 @@ BAR = 20  # characters
 
 
 class DemoScreen(LanesScreen):
-    """One minute: plain decoding beside speculation."""
+    """One minute: plain decoding next to speculation."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter", "leave", "Leave", id="demo.leave"),
@@ -230,7 +230,7 @@ class DemoScreen(LanesScreen):
         self._seconds, self._preparing, self._next_step = seconds, preparing, next_step
         self._endpoint: Endpoint | None = None
         self._asked, self._cost = 0, ""
-        self.said: list[str] = []  # what it ended with
+        self.conclusion: list[str] = []  # what it ended with
 
     async def go(self) -> None:
         about = self.query_one("#race-question", Static)
@@ -248,7 +248,7 @@ class DemoScreen(LanesScreen):
         await self.race(race)
         self._asked += max(len(lane.answers) for lane in race.lanes.values())
         self.measured = race.measured()
-        first, *rest = self.said = [
+        first, *rest = self.conclusion = [
             *filter(None, (result(race), busy(others.cores()), sameness(race))),
             self._next_step,
         ]

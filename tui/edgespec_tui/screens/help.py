@@ -32,7 +32,7 @@ ON_TURNS = (
     ("c e r g b", "on a turn: copy, edit, answer again, continue, branch"),
     ("[ ]", "on a turn with several versions: previous, next"),
 )
-LEAST = 24  # columns beside a key: else what it does is below it
+LEAST = 24  # columns next to a key: else what it does is below it
 
 
 class HelpScreen(ModalScreen[None]):
@@ -53,7 +53,7 @@ class HelpScreen(ModalScreen[None]):
             yield KeyLine(show_command_palette=False)
 
     def on_resize(self) -> None:
-        """Wraps what keys do beside them."""
+        """Wraps what keys do next to them."""
         self.call_after_refresh(self._show)
 
     def _show(self) -> None:
@@ -87,15 +87,15 @@ def _rank(active: ActiveBinding) -> tuple[bool, bool, bool]:
 
 
 def _part(title: str, rows: Sequence[tuple[str, str]], room: int, width: int = 14) -> list[Content]:
-    """Returns a title, and rows of a key and what it does; below it, if there is no room beside it."""
+    """Returns a title, and rows of a key and what it does; below it, if there is no room next to it."""
     lines = [Content.styled(title, "bold")]
-    beside = room >= width + LEAST
-    indent = " " * (width + 3 if beside else 4)
+    wide = room >= width + LEAST
+    indent = " " * (width + 3 if wide else 4)
     for key, does in rows:
-        told = [indent + line for line in textwrap.wrap(does, max(room - len(indent), 1))] or [""]
-        if beside:
-            lines.append(Content.assemble("  ", (key.ljust(width), "$primary"), told.pop(0)[width + 2 :]))
+        wrapped = [indent + line for line in textwrap.wrap(does, max(room - len(indent), 1))] or [""]
+        if wide:
+            lines.append(Content.assemble("  ", (key.ljust(width), "$primary"), wrapped.pop(0)[width + 2 :]))
         else:
             lines.append(Content.assemble("  ", (key, "$primary")))
-        lines += [Content(line) for line in told]
+        lines += [Content(line) for line in wrapped]
     return [*lines, Content("")]

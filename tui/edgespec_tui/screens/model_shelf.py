@@ -1,7 +1,7 @@
 """The pairs to choose from: the installed ones, the shipped one, and the catalogue's.
 
-What fits is judged by this machine's memory alone: a pair takes about its files and `BESIDE` more. An engine
-that is started measures it exactly, graphics cards included, and reports if it does not fit.
+What fits is judged by this machine's memory alone: a pair takes about its files and `OVERHEAD` more. An
+engine that is started measures it exactly, graphics cards included, and reports if it does not fit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import psutil
 
 from edgespec.errors import SettingError
 from edgespec.memory.recommended import Recommended
-from edgespec.pairs.found import BESIDE, EASY, Found, name_of
+from edgespec.pairs.found import EASY, OVERHEAD, Found, name_of
 from edgespec.pairs.planned import planned
 from edgespec_models import tiny
 from edgespec_models.shelf.catalogue import CatalogueEntry, catalogue
@@ -70,7 +70,7 @@ class ShelfPair:
 
 def fit_of(size: int, memory: int) -> Fit:
     """Returns whether files of this size run well on a machine with so much memory, in bytes."""
-    share = (size + BESIDE) / memory
+    share = (size + OVERHEAD) / memory
     return "fits" if share <= EASY else "tight" if share <= TIGHT else "too large"
 
 
@@ -79,11 +79,11 @@ def _installed(pair: InstalledPair, memory: int, *, default: bool) -> ShelfPair:
     detail = [f"target {pair.target.path.name}"]
     detail.append(f"draft {pair.draft.path.name}" if pair.draft else "no draft: guesses come from the text")
     if speed:
-        told = f"{speed.tok_per_s:.1f} tok/s here"
+        speeds = f"{speed.tok_per_s:.1f} tok/s here"
         if speed.plain_tok_per_s:
             gain = f"{speed.tok_per_s / speed.plain_tok_per_s:.2f}x here"
-            told += f", {speed.plain_tok_per_s:.1f} plain"
-        detail.append(told)
+            speeds += f", {speed.plain_tok_per_s:.1f} plain"
+        detail.append(speeds)
     if default:
         detail.append("the default")
     if pair.note:

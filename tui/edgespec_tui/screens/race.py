@@ -35,30 +35,30 @@ ALIKE = "Nothing was guessed, so both columns are the same way of writing: there
 
 
 @dataclass(slots=True)
-class Said:
+class LaneAnswer:
     """One answer of a lane: its text so far, and who produced which characters."""
 
     question: str = ""
     text: str = ""
     runs: list[tuple[str, int]] = field(default_factory=list)
 
-    def add(self, told: StreamedRound) -> None:
+    def add(self, streamed: StreamedRound) -> None:
         """Takes a round."""
-        join(self.runs, "", len(told.reasoning))
-        for span in told.spans:
+        join(self.runs, "", len(streamed.reasoning))
+        for span in streamed.spans:
             join(self.runs, span.source, len(span.text))
-        self.text += told.reasoning + told.round.text
+        self.text += streamed.reasoning + streamed.round.text
 
 
 @dataclass(slots=True)
 class Lane:
-    """One way of answering: what it has said, and when, by a clock that stands still while the other runs.
+    """One way of answering: what it has written, and when, by a clock that stands still while the other runs.
 
     An answer's first round is not timed: its prompt was read with it.
     """
 
     runner: Runner
-    answers: list[Said] = field(default_factory=list)
+    answers: list[LaneAnswer] = field(default_factory=list)
     times: list[float] = field(default_factory=list)  # seconds at the end of each timed round
     tokens: list[int] = field(default_factory=list)  # of timed rounds so far
     counts: Counts = field(default_factory=Counts)  # of all rounds
@@ -72,7 +72,7 @@ class Lane:
     @property
     def texts(self) -> list[str]:
         """All answers."""
-        return [said.text for said in self.answers]
+        return [answer.text for answer in self.answers]
 
     @property
     def seconds(self) -> float:
@@ -80,34 +80,34 @@ class Lane:
 
     def begin(self, question: str = "") -> None:
         """Begins the next answer."""
-        self.answers.append(Said(question))
+        self.answers.append(LaneAnswer(question))
 
-    def note(self, told: StreamedRound, *, first: bool) -> None:
+    def note(self, streamed: StreamedRound, *, first: bool) -> None:
         """Takes a round of the current answer."""
-        round_ = told.round
-        self.answers[-1].add(told)
-        self.counts.count(round_, told.n_tokens)
+        round_ = streamed.round
+        self.answers[-1].add(streamed)
+        self.counts.count(round_, streamed.n_tokens)
         if not first:
-            self.time(round_.seconds, told.n_tokens)
+            self.time(round_.seconds, streamed.n_tokens)
 
     def time(self, seconds: float, n: int) -> None:
         """Notes that so many tokens took so long."""
         self.times.append(self.seconds + seconds)
         self.tokens.append((self.tokens[-1] if self.tokens else 0) + n)
 
-    def by(self, seconds: float) -> tuple[float, int]:
+    def progress_at(self, seconds: float) -> tuple[float, int]:
         """Returns the end of the last round by then, and the tokens."""
         n = bisect_right(self.times, seconds)
         return (self.times[n - 1], self.tokens[n - 1]) if n else (0.0, 0)
 
     def tok_per_s(self, until: float = math.inf) -> float | None:
         """Returns tokens a second; None if there are too few."""
-        seconds, n = self.by(until)
+        seconds, n = self.progress_at(until)
         return n / seconds if n and seconds else None
 
     def speeds(self, until: float, n_parts: int) -> list[float]:
         """Returns the speeds in equal parts of the time; 0 in one that no round ended in."""
-        ends = [self.by(until * i / n_parts) for i in range(n_parts + 1)]
+        ends = [self.progress_at(until * i / n_parts) for i in range(n_parts + 1)]
         parts = zip(ends, ends[1:], strict=False)
         return [(n - m) / (end - begin) if end > begin else 0.0 for (begin, m), (end, n) in parts]
 
@@ -155,12 +155,12 @@ class Race:
 
     async def run(self) -> AsyncGenerator[Lane]:
         """Runs both lanes; yields one after each of its rounds. Raises EdgeSpecError."""
-        told: asyncio.Queue[Lane | EdgeSpecError | None] = asyncio.Queue()
-        tasks = [asyncio.create_task(self._run(lane, told)) for lane in self.lanes.values()]
+        finished: asyncio.Queue[Lane | EdgeSpecError | None] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._run(lane, finished)) for lane in self.lanes.values()]
         try:
             left = len(tasks)
             while left:
-                item = await told.get()
+                item = await finished.get()
                 if isinstance(item, EdgeSpecError):
                     raise item
                 if item is None:
@@ -172,19 +172,19 @@ class Race:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, lane: Lane, told: asyncio.Queue[Lane | EdgeSpecError | None]) -> None:
+    async def _run(self, lane: Lane, finished: asyncio.Queue[Lane | EdgeSpecError | None]) -> None:
         try:
             for question in self.questions:
-                await self._answer(lane, question, told)
+                await self._answer(lane, question, finished)
                 if lane.seconds >= self.longest_s:
                     break
         except EdgeSpecError as error:
-            told.put_nowait(error)
+            finished.put_nowait(error)
         lane.over = True
-        told.put_nowait(None)
+        finished.put_nowait(None)
 
     async def _answer(
-        self, lane: Lane, question: Sequence[Message], told: asyncio.Queue[Lane | EdgeSpecError | None]
+        self, lane: Lane, question: Sequence[Message], finished: asyncio.Queue[Lane | EdgeSpecError | None]
     ) -> None:
         speculation = lane.runner == "speculative"
         options = replace(self.options, speculation=speculation, lane=f"{self.name} {lane.runner}")
@@ -198,7 +198,7 @@ class Race:
                     raise EndpointError("the server is an older EdgeSpec, which cannot race: restart it")
                 lane.note(event, first=first)
                 first = False
-                told.put_nowait(lane)
+                finished.put_nowait(lane)
                 if lane.seconds >= self.longest_s:
                     return
 
@@ -295,6 +295,6 @@ def compared(plain: str, speculative: str, *, greedy: bool) -> str:
     choice = "two tokens were almost equally likely" if greedy else "a random draw was almost a tie"
     return (
         f"The same for {at} characters; then plain says {there}, speculative {here}. Checking several tokens "
-        "at once, or beside another text, changes the last digits of scores, which tips the choice where "
+        "at once, or next to another text, changes the last digits of scores, which tips the choice where "
         f"{choice}. Either is as likely under your model; `edgespec verify` tests that."
     )

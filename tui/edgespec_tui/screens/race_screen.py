@@ -40,8 +40,8 @@ def clock_of(lane: Lane) -> str:
     if not lane.answers:
         return ""
     speed = lane.tok_per_s()
-    told = [f"{lane.seconds:.1f} s", f"{lane.counts.n_tokens} tokens", f"{speed:.1f} tok/s" if speed else ""]
-    return "   ".join(filter(None, told))
+    parts = [f"{lane.seconds:.1f} s", f"{lane.counts.n_tokens} tokens", f"{speed:.1f} tok/s" if speed else ""]
+    return "   ".join(filter(None, parts))
 
 
 class LaneView(Vertical):
@@ -156,13 +156,13 @@ class RaceScreen(LanesScreen):
     ]
 
     def __init__(
-        self, race: Race, question: str, *, said: Sequence[str] = (), tinted: bool = False, why: str = ""
+        self, race: Race, question: str, *, earlier: Sequence[str] = (), tinted: bool = False, why: str = ""
     ) -> None:
-        """said: earlier answers; repeating one of them flatters a lane that remembers. why: nothing is
+        """earlier: earlier answers; repeating one of them flatters a lane that remembers. why: nothing is
         guessed, if nothing is."""
         super().__init__(tinted=tinted)
         self._why = why
-        self._next, self._question, self._said = race, question, list(said)
+        self._next, self._question, self._earlier = race, question, list(earlier)
         self._results: list[MeasuredSpeedUp] = []
         self._errors: list[float] = []
 
@@ -182,11 +182,11 @@ class RaceScreen(LanesScreen):
             self._results.append(measured)
             self._errors.append(error)
         self.measured = together(self._results)
-        said = verdict(self._results, self._errors) if race.guessed else f"{ALIKE} {self._why}".strip()
-        again = AGAIN if race.lanes["speculative"].text in self._said else ""
-        self._said += [lane.text for lane in race.lanes.values()]
+        result = verdict(self._results, self._errors) if race.guessed else f"{ALIKE} {self._why}".strip()
+        again = AGAIN if race.lanes["speculative"].text in self._earlier else ""
+        self._earlier += [lane.text for lane in race.lanes.values()]
         self.show_gain(sure_gain(self._results, self._errors))
-        self.tell(Content.assemble((said, "bold $primary"), "\n", race.comparison(), again))
+        self.tell(Content.assemble((result, "bold $primary"), "\n", race.comparison(), again))
 
     def action_again(self) -> None:
         """Races once more, with another seed if the chat has none of its own."""

@@ -47,9 +47,9 @@ async def compacted(
 
 async def _answer(endpoint: Endpoint, messages: list[Message], options: AnswerOptions) -> str:
     text = ""
-    async for told in endpoint.answer(messages, options):
-        if isinstance(told, StreamedRound):
-            text += told.round.text
-        elif isinstance(told, Ended):
+    async for part in endpoint.answer(messages, options):
+        if isinstance(part, StreamedRound):
+            text += part.round.text
+        elif isinstance(part, Ended):
             break
     return text

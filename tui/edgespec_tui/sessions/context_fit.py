@@ -8,8 +8,8 @@ what is the same at the beginning of two prompts is not evaluated again.
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from edgespec.client.attach import OnProgress
 from edgespec.errors import EndpointError, PromptTooLongError
+from edgespec.local.attach import OnProgress
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of, without_old_media
 
@@ -69,8 +69,12 @@ async def fit(
     path, old_media = conversation.path(question), True
 
     def without(left_out: int) -> list[Message]:
-        told = messages_of(path[left_out:], conversation.system)
-        return told if old_media else [*(replace(one, media=(), digests=()) for one in told[:-1]), told[-1]]
+        messages = messages_of(path[left_out:], conversation.system)
+        return (
+            messages
+            if old_media
+            else [*(replace(one, media=(), digests=()) for one in messages[:-1]), messages[-1]]
+        )
 
     try:
         whole = await endpoint.count(without(0), on_wait=on_wait)
@@ -101,8 +105,8 @@ def left_out_before(path: Sequence[Turn]) -> int:
     """Returns how many turns the last answer on a path was made without (its setting `left_out`)."""
     for turn in reversed(path):
         if turn.role == "assistant":
-            told = turn.settings.get("left_out")
-            return told if isinstance(told, int) else 0
+            noted = turn.settings.get("left_out")
+            return noted if isinstance(noted, int) else 0
     return 0
 
 

@@ -146,14 +146,14 @@ def messages_of(path: Sequence[Turn], system: str) -> list[Message]:
     Reasoning is not sent again, as models expect. A question that got no answer is left out if another
     follows: strict templates refuse two user messages in a row.
     """
-    told: list[Message] = []
+    messages: list[Message] = []
     for turn in path:
         if turn.text:
-            if told and told[-1].role == turn.role == "user":
-                told.pop()
+            if messages and messages[-1].role == turn.role == "user":
+                messages.pop()
             media = texts_of(turn.settings, MEDIA), texts_of(turn.settings, DIGESTS)
-            told.append(Message(turn.role, turn.text, *media))
-    return [Message("system", system), *told] if system else told
+            messages.append(Message(turn.role, turn.text, *media))
+    return [Message("system", system), *messages] if system else messages
 
 
 def without_old_media(messages: Sequence[Message], error: EdgeSpecError) -> list[Message] | None:

@@ -55,12 +55,12 @@ def _ended(turn: Turn) -> str:
 
 def _figures(turn: Turn) -> str:
     """Returns an answer's figures on one line."""
-    told = turn.figure_words()
+    parts = turn.figure_words()
     if turn.finish == "cancelled":
-        told.append("interrupted")
+        parts.append("interrupted")
     elif turn.finish == "length":
-        told.append("stopped at the length limit")
-    return f"*{', '.join(told)}*" if told else ""
+        parts.append("stopped at the length limit")
+    return f"*{', '.join(parts)}*" if parts else ""
 
 
 def as_json(conversation: Conversation) -> str:
@@ -170,7 +170,7 @@ def rescue(
             why = error.strerror if isinstance(error, OSError) else None
             tell(f"{name or 'the temporary folder'} cannot be made: {why}" if why else f"{error}")
             if ask is None:
-                tell("what was said since then is lost")
+                tell("what was written since then is lost")
                 return
             continue
         tell(f"saved completely in {folder}")

@@ -64,12 +64,12 @@ def begin(arguments: argparse.Namespace, *, known: AppNames | None = None) -> Be
         speculation=settings.speculation,
         drafter=None if drafter == "none" else drafter,
         draft_length=settings.draft_length,
-        beside=_beside(arguments),
+        extra=_extra(arguments),
     )
     return Beginning(settings, options, complaints, explicit, arguments.system)
 
 
-def _beside(arguments: argparse.Namespace) -> dict[str, Any]:
+def _extra(arguments: argparse.Namespace) -> dict[str, Any]:
     """Returns the fields of requests that are not numbers (JSON has no infinity); raises SettingError."""
     bias = logit_bias_of(arguments.logit_bias)
     Sampling(logit_bias=bias, dry_sequence_breakers=tuple(arguments.dry_breaker))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from edgespec.errors import SettingError
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.system_prompts import SystemPrompts
-from edgespec_tui.settings.values import from_text, told
+from edgespec_tui.settings.values import from_text, number_text
 
 
 def _system(talk: Conversation, text: str, _: SystemPrompts) -> str:
@@ -31,11 +31,15 @@ def _prompts(talk: Conversation, text: str, prompts: SystemPrompts) -> str:
 
 def _set(talk: Conversation, text: str, _: SystemPrompts) -> str:
     if not text:
-        known = ", ".join(f"{name} {told(value)}" for name, value in talk.values().items())
+        known = ", ".join(f"{name} {number_text(value)}" for name, value in talk.values().items())
         return "Set here: " + (known or "nothing; the model's own settings apply") + "."
     name, value = from_text(text)
     talk.set(name, value)
-    return f"{name} is {told(value)}, in this chat." if value is not None else f"{name} is the model's own."
+    return (
+        f"{name} is {number_text(value)}, in this chat."
+        if value is not None
+        else f"{name} is the model's own."
+    )
 
 
 def _rename(talk: Conversation, title: str, _: SystemPrompts) -> str:

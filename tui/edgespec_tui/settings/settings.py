@@ -23,7 +23,7 @@ from edgespec_tui.settings.values import ANSWER, meant
 NOTIFICATIONS = ("bell", "osc9", "osc777", "off")
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
-MOST_TOLD = 8  # complaints about one file
+MOST_SHOWN = 8  # complaints about one file
 Complaints = list[tuple[str, str]]  # (key with its table, as "sampling.temperature"; sentence)
 SHOWN = 60  # characters of a wrong value that a complaint quotes
 
@@ -90,13 +90,13 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     except RecursionError:
         return Settings(), (f"{path} is nested too deeply: using the defaults",)
     lines = text.splitlines()
-    told = []
-    for key, sentence in complaints[:MOST_TOLD]:
+    shown = []
+    for key, sentence in complaints[:MOST_SHOWN]:
         line = _line_of(lines, key)
-        told.append(f"{path}{f' line {line}' if line else ''}: {sentence}")
-    if len(complaints) > MOST_TOLD:
-        told.append(f"{path}: {len(complaints) - MOST_TOLD:,} more values cannot be used")
-    return settings, tuple(told)
+        shown.append(f"{path}{f' line {line}' if line else ''}: {sentence}")
+    if len(complaints) > MOST_SHOWN:
+        shown.append(f"{path}: {len(complaints) - MOST_SHOWN:,} more values cannot be used")
+    return settings, tuple(shown)
 
 
 class _Table:

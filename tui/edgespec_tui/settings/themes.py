@@ -1,4 +1,4 @@
-"""Colours: a dark and a light theme of our own beside Textual's, and the tints of origins in each.
+"""Colours: a dark and a light theme of our own besides Textual's, and the tints of origins in each.
 
 The tints differ by more than hue (lightness, and underline with NO_COLOR), and text on them keeps
 its contrast.

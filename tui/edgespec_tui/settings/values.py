@@ -10,7 +10,7 @@ from edgespec.sampling.settings import ANY, NUMBERS, Number
 ANSWER = {**NUMBERS, "seed": Number(0, 0, 2**63 - 1), "max_tokens": Number(1, 1, ANY)}
 
 
-def told(value: float) -> str:
+def number_text(value: float) -> str:
     """Returns a value as shown: a seed in full, 0.7 without further digits."""
     return str(value) if isinstance(value, int) else f"{value:.12g}"
 

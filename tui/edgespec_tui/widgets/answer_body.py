@@ -131,7 +131,7 @@ def _view(group: list[Block]) -> BlockRows:
 
 def _put(view: BlockRows, group: list[Block]) -> None:
     first = group[0]
-    if isinstance(first, Listing):  # what is above and beside code is not part of it
+    if isinstance(first, Listing):  # what is above and next to code is not part of it
         margin = (0 if first.gap is None else 1, 0, 0, first.indent)
         if view.styles.margin != margin:
             view.styles.margin = margin

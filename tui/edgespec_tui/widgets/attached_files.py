@@ -46,9 +46,9 @@ def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
                 media.append(str(path.absolute()))
                 digests.append(digest)
             else:
-                said = read_text(path, most=room)
-                room -= len(said.encode())
-                mark, block = f"[{path.name}: {count_of(said)}]", fenced(path, said)
+                content = read_text(path, most=room)
+                room -= len(content.encode())
+                mark, block = f"[{path.name}: {count_of(content)}]", fenced(path, content)
             start = len(text) + 2
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), mark, file=True))

@@ -111,7 +111,7 @@ class BlockRows(Growing):
 
     def get_selection(self, selection: Selection) -> tuple[str, str]:
         """Returns the selection as it was written: rows joined, without decoration."""
-        said = ""
+        text = ""
         for y, row in enumerate(self._rows):
             span = selection.get_span(y)
             if span is None:
@@ -119,5 +119,5 @@ class BlockRows(Growing):
             start, end = span[0], len(row.text) if span[1] == -1 else span[1]
             part = row.text.plain[max(start, row.inset if row.joins is not None else 0) : end]
             joins = "\n" if row.joins is None else row.joins
-            said += (joins if said else "") + part
-        return said, "\n"
+            text += (joins if text else "") + part
+        return text, "\n"

@@ -5,7 +5,7 @@ from textual.app import ComposeResult
 from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
-PALETTE_EXTRA = 4  # columns beside its words: what sets it off
+PALETTE_EXTRA = 4  # columns besides its words: what sets it off
 
 
 class KeyLine(Footer):

@@ -38,7 +38,7 @@ class LiveFigures(Counts):
     began: float = field(init=False)
     first: float | None = None
     last: float | None = None
-    told: Ended | None = None
+    ended: Ended | None = None
     over: bool = False  # the answer has ended, in whatever way
     by_source: Counter[str] = field(default_factory=Counter)
     samples: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
@@ -50,25 +50,25 @@ class LiveFigures(Counts):
     def __post_init__(self) -> None:
         self.began = self.clock()
 
-    def note(self, told: StreamedRound) -> None:
+    def note(self, streamed: StreamedRound) -> None:
         """Counts one round."""
-        round_, n = told.round, told.n_tokens
+        round_, n = streamed.round, streamed.n_tokens
         if n and self.last is not None and not round_.drafted:
             self.plain_rounds += 1
-            self._plain_spent += told.at - self.last
+            self._plain_spent += streamed.at - self.last
         if n:
-            self.first = told.at if self.first is None else self.first
-            self.last = told.at
-            self._recent.append((told.at, n))
+            self.first = streamed.at if self.first is None else self.first
+            self.last = streamed.at
+            self._recent.append((streamed.at, n))
         self.count(round_, n)
         self.latest = round_
         self.guesser = next((s for s in round_.sources if s != "target"), self.guesser)
         self.by_source.update(round_.sources)
-        while self._recent and self._recent[0][0] < told.at - NOW_S:
+        while self._recent and self._recent[0][0] < streamed.at - NOW_S:
             self._recent.popleft()
-        if self._sampled is None or told.at >= self._sampled + SAMPLE_S:
+        if self._sampled is None or streamed.at >= self._sampled + SAMPLE_S:
             self.samples.append(self.now_per_s() or 0.0)
-            self._sampled = told.at
+            self._sampled = streamed.at
 
     def now_per_s(self) -> float | None:
         """Returns the speed of the last two seconds; None before there are two rounds."""
@@ -79,16 +79,16 @@ class LiveFigures(Counts):
 
     def shown_per_s(self) -> float | None:
         """Returns the speed now, or of the whole answer once it has ended; None if nothing comes."""
-        if self.over or self.told or self.last is None:
+        if self.over or self.ended or self.last is None:
             return self.tok_per_s()
         return None if self.clock() - self.last > SILENT_S else self.now_per_s() or self.tok_per_s()
 
     def tok_per_s(self) -> float | None:
         """Returns the speed so far, without the first token; the endpoint's own if it gave one."""
-        if max(self.n_tokens, (self.told and self.told.n_tokens) or 0) < TIMED_FROM:
+        if max(self.n_tokens, (self.ended and self.ended.n_tokens) or 0) < TIMED_FROM:
             return None
-        if self.told and self.told.tok_per_s:
-            return self.told.tok_per_s
+        if self.ended and self.ended.tok_per_s:
+            return self.ended.tok_per_s
         span = self._span()
         return (self.n_tokens - 1) / span if span and self.n_tokens > 1 else None
 
@@ -110,8 +110,8 @@ class LiveFigures(Counts):
         if not self.speculation or not self.drafted or self.n_tokens < ESTIMATED_FROM:
             return None
         plain_s, span = self.seen_plain_s, self._span()
-        if plain_s is None and self.told and self.told.speedup:
-            return self.told.speedup
+        if plain_s is None and self.ended and self.ended.speedup:
+            return self.ended.speedup
         plain_s = plain_s or self.plain_s
         return plain_s * (self.n_tokens - 1) / span if plain_s and span and self.n_tokens > 1 else None
 
@@ -130,9 +130,9 @@ class LiveFigures(Counts):
 
     def as_figures(self) -> dict[str, Figure]:
         """Returns the figures that are saved with the turn."""
-        told = self.told
+        ended = self.ended
         return {
-            "n_tokens": told.n_tokens if told and told.n_tokens is not None else self.n_tokens,
+            "n_tokens": ended.n_tokens if ended and ended.n_tokens is not None else self.n_tokens,
             "tok_per_s": self.tok_per_s(),
             "ttft_s": self.ttft_s,
             "drafted": self.drafted,
@@ -140,6 +140,6 @@ class LiveFigures(Counts):
             "acceptance_rate": self.acceptance_rate,
             "mean_accepted_length": self.mean_accepted_length,
             "speedup_estimated": self.speedup,
-            "prompt_tokens": told.prompt_tokens if told else None,
-            "cached_tokens": told.cached_tokens if told else None,
+            "prompt_tokens": ended.prompt_tokens if ended else None,
+            "cached_tokens": ended.cached_tokens if ended else None,
         }

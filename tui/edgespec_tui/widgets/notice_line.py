@@ -41,10 +41,10 @@ class NoticeLine(Static):
     def tell(self, sentence: str, kind: Kind) -> None:
         """Shows a message below those that are still there; notes give way to it, and none is repeated."""
         kept = [one for one in self.sentences if one[0] != sentence and one[1] != "note"]
-        told = sentence, kind
-        self.sentences = [*kept[-MOST + 1 :], told]
+        notice = sentence, kind
+        self.sentences = [*kept[-MOST + 1 :], notice]
         self.draw()
-        self.set_timer(SECONDS[kind], lambda: self._end(told))
+        self.set_timer(SECONDS[kind], lambda: self._end(notice))
 
     def on_mount(self) -> None:
         self.screen.query_one(NoticeBlock).clear = self._clear
@@ -57,8 +57,8 @@ class NoticeLine(Static):
         self.sentences.clear()
         self.draw()
 
-    def _end(self, told: tuple[str, Kind]) -> None:
-        self.sentences = [one for one in self.sentences if one is not told]  # an equal one is younger
+    def _end(self, notice: tuple[str, Kind]) -> None:
+        self.sentences = [one for one in self.sentences if one is not notice]  # an equal one is younger
         self.draw()
 
     def draw(self) -> None:

@@ -70,13 +70,13 @@ def odds_against(even: BreakEven | None) -> str:
         return ""
     guess = f", and a guess {even.guess:.0%} of one" if even.guess >= NOTABLE else ""
     need = "no guess can pay" if even.least >= 1 else f"guesses have to be right {in_ten(even.least)} to pay"
-    told = f"Two tokens cost {even.two:.1f} times one here{guess}: {need}."
+    sentence = f"Two tokens cost {even.two:.1f} times one here{guess}: {need}."
     if even.least - even.least_free >= NOTABLE:
-        told += f" With a draft that costs next to nothing, {in_ten(even.least_free)}."
-    return f"{told} `edgespec plan` says which models would gain here."
+        sentence += f" With a draft that costs next to nothing, {in_ten(even.least_free)}."
+    return f"{sentence} `edgespec plan` says which models would gain here."
 
 
-def odds_told(figures: LiveFigures | None, info: Info | None) -> str:
+def odds_shown(figures: LiveFigures | None, info: Info | None) -> str:
     """Says why guesses do not pay, below an answer in which they did not."""
     unknown = figures is not None and figures.drafted > 0 and figures.speedup is None  # a short answer
     gains_little = figures is not None and not unknown and (figures.speedup or 1.0) < SLIGHT
@@ -160,8 +160,8 @@ class SpeculationPanel(Vertical):
             spark.data = samples[-30:] or [0.0]
         spark.set_class(len(samples) < 2, "-empty")
         self._put("#origins", _legend(figures))
-        again = figures.told.read_again if figures and figures.told else ""
-        self._put("#panel-odds", Content(again or odds_told(figures, info)), wraps=True)
+        again = figures.ended.read_again if figures and figures.ended else ""
+        self._put("#panel-odds", Content(again or odds_shown(figures, info)), wraps=True)
         self._put("#panel-line", one_line(figures, state))
 
     def _put(self, selector: str, content: Content, *, wraps: bool = False) -> None:
@@ -177,8 +177,8 @@ def _legend(figures: LiveFigures | None) -> Content:
     """Returns who produced which share of the tokens, the largest first."""
     lines, sources = [], figures.by_source if figures else Counter[str]()
     for name, n in sources.most_common():
-        told = f"{NAMES.get(name, name)} {n / sources.total():.0%}"
-        lines.append(Content.assemble((" ■ ", f"$origin-{name}"), told))
+        share = f"{NAMES.get(name, name)} {n / sources.total():.0%}"
+        lines.append(Content.assemble((" ■ ", f"$origin-{name}"), share))
     return Content("\n").join(lines)
 
 
@@ -189,8 +189,8 @@ def _lead(found: list[tuple[str, str]], *, speculates: bool) -> Content:
     if not found:
         return Content.styled("speed-up: shown after 50 tokens", "$text 60%")
     (gain, kind), *others = found
-    told = ", ".join([kind, *(f"{more} {word}" for more, word in others)])
-    return Content.assemble((gain, "bold $primary"), (" plain speed", "bold"), (f"\n{told}", "$text 60%"))
+    kinds = ", ".join([kind, *(f"{more} {word}" for more, word in others)])
+    return Content.assemble((gain, "bold $primary"), (" plain speed", "bold"), (f"\n{kinds}", "$text 60%"))
 
 
 def _table(rows: list[tuple[str, str]]) -> Content:

@@ -75,10 +75,10 @@ class QuestionText:
 
     def settings(self) -> dict[str, str]:
         """Returns what its turn saves of it."""
-        told = [[one.start, one.end, one.mark, one.file] for one in self.inserts]
+        inserts = [[one.start, one.end, one.mark, one.file] for one in self.inserts]
         lists = {MEDIA: self.media, THUMBNAILS: self.thumbnails, DIGESTS: self.digests}
         media = {name: json.dumps(texts) for name, texts in lists.items()} if self.media else {}
-        return {**media, SETTING: json.dumps(told)} if told else media
+        return {**media, SETTING: json.dumps(inserts)} if inserts else media
 
 
 def is_large(text: str) -> bool:
@@ -107,9 +107,9 @@ def joined(questions: Iterable[QuestionText]) -> QuestionText:
 
 def question_of(text: str, settings: Mapping[str, object]) -> QuestionText:
     """Returns the question of a turn; what its setting says wrongly is not an insert."""
-    told = settings.get(SETTING)
+    noted = settings.get(SETTING)
     try:
-        found = [Insert(*one) for one in json.loads(told)] if isinstance(told, str) else []
+        found = [Insert(*one) for one in json.loads(noted)] if isinstance(noted, str) else []
         right = _in_order(found, len(text))
     except (ValueError, TypeError):
         right = False

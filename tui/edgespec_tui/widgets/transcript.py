@@ -148,13 +148,13 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
         for view in self.query(AnswerView):
             await view.body.set_tinted(tinted)
 
-    async def mark_left_out(self, ids: Sequence[int], *, told: bool) -> None:
-        """Marks the turns that the model no longer gets. told: also say so before the last turn."""
+    async def mark_left_out(self, ids: Sequence[int], *, notify: bool) -> None:
+        """Marks the turns that the model no longer gets. notify: also say so before the last turn."""
         self._left_out = frozenset(ids)
         views = list(self.query(TurnView))
         for view in views:
             view.set_class(view.turn.id in self._left_out, "left-out")
-        if told and views:
+        if notify and views:
             sentence = f"The context is full: the model no longer sees the oldest {len(ids)} turns."
             await self.mount(Static(sentence, classes="notice", markup=False), before=views[-1])
             self.anchor()

@@ -98,13 +98,13 @@ class QuestionView(TurnView):
         self._rest = max(0, len(lines) - LINES)
         self._short = "\n".join(lines[:LINES])
         self._folded = bool(question.inserts) or self._rest > 0
-        self._said = BlockRows(lines_of(self._short))
+        self._shown_text = BlockRows(lines_of(self._short))
         self._more = Static("", classes="more")
         self._pictures = pictures_of(question)
 
     def compose(self) -> ComposeResult:
         yield self._top(Static(self._head("You"), classes="who"), "copy", "edit", "branch")
-        yield self._said.set_class(True, "said")
+        yield self._shown_text.set_class(True, "question-text")
         if self._pictures:
             yield Horizontal(*self._pictures, classes="pictures")
         yield self._more
@@ -116,7 +116,7 @@ class QuestionView(TurnView):
             self.action_reasoning()
 
     def written(self) -> Sequence[BlockRows]:
-        return (self._said,)
+        return (self._shown_text,)
 
     async def show_pictures(self, turn: Turn) -> None:
         """Shows the small copies of its pictures, which were made since."""
@@ -130,7 +130,7 @@ class QuestionView(TurnView):
         """Opens what is folded, or closes it."""
         if self._more.display:
             self._folded = not self._folded
-            self._said.show(lines_of(self._short if self._folded else self.turn.text))
+            self._shown_text.show(lines_of(self._short if self._folded else self.turn.text))
             self._show_more(folded=self._folded)
 
     def _show_more(self, *, folded: bool) -> None:
@@ -221,9 +221,9 @@ class AnswerView(TurnView):
         self._show_note(sentence)
 
     def show_silence(self, seconds: float) -> None:
-        """Shows for how long nothing has come, beside what the answer waits for."""
-        told = f"nothing from the engine for {seconds:.0f} s: Esc stops the answer"
-        self._show_note(" · ".join(filter(None, (self._waiting, told))))
+        """Shows for how long nothing has come, with what the answer waits for."""
+        note = f"nothing from the engine for {seconds:.0f} s: Esc stops the answer"
+        self._show_note(" · ".join(filter(None, (self._waiting, note))))
 
     def _show_note(self, sentence: str) -> None:
         if sentence != str(self._note.content):
@@ -232,11 +232,11 @@ class AnswerView(TurnView):
 
 def ending(turn: Turn) -> list[str]:
     """Returns the line below an answer that has ended."""
-    said = []
+    parts = []
     if turn.finish == "cancelled":
-        said.append(str(turn.figures.get("reason") or "interrupted"))
+        parts.append(str(turn.figures.get("reason") or "interrupted"))
     if turn.finish == "length":
-        said.append("stopped at the length limit: g continues")
+        parts.append("stopped at the length limit: g continues")
     if turn.finish == "stop" and not turn.text.strip():
-        said.append(str(turn.figures.get("reason") or NO_ANSWER))
-    return [*said, *turn.figure_words()]
+        parts.append(str(turn.figures.get("reason") or NO_ANSWER))
+    return [*parts, *turn.figure_words()]

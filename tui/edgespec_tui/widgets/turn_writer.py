@@ -63,7 +63,7 @@ class TurnWriter:
     on_reading: Callable[[Reading], None] = lambda _: None
     error: EdgeSpecError | None = None
     figures: LiveFigures = field(init=False)
-    _said: AssembledTurn = field(init=False)  # all of the turn so far
+    _turn: AssembledTurn = field(init=False)  # all of the turn so far
     _runs: list[tuple[str, int]] = field(init=False)
     _painted: tuple[int, int] = field(init=False)  # characters of text and reasoning that are drawn
     _parser: Parser = field(init=False)
@@ -75,15 +75,15 @@ class TurnWriter:
         asked_for = {"speculation": speculation, "left_out": len(self.fitting.left_out)}
         self.turn = replace(self.turn, settings={**self.conversation.values(), **asked_for})
         text, thought = self.turn.text, self.turn.reasoning
-        self._said, self._painted = AssembledTurn(text, thought), (len(text), len(thought))
+        self._turn, self._painted = AssembledTurn(text, thought), (len(text), len(thought))
         self._runs = list(self.turn.runs)
         self._lengthen(sum(n for _, n in self._runs), ())
         self._parser = Parser(text_alone if text else thoughts_first)
 
     def lost(self) -> str:
         """Returns the names of files that should go with the question and are no longer there."""
-        told = self.fitting.messages
-        return ", ".join(name for message in told for name in gone(message.media, message.digests))
+        sent = self.fitting.messages
+        return ", ".join(name for message in sent for name in gone(message.media, message.digests))
 
     async def run(self, screen: AnswerScreen) -> None:
         """Streams the answer; `turn` is then the final one, also if it was cancelled or failed."""
@@ -103,8 +103,8 @@ class TurnWriter:
             with contextlib.suppress(asyncio.CancelledError):
                 await drawing
             self.figures.over = True
-            before = len(self._said.content)
-            self._said.add(self._parser.finish())
+            before = len(self._turn.content)
+            self._turn.add(self._parser.finish())
             self._lengthen(before, ())
             await self._paint(screen)
             self.turn = self._as_turn(finish)
@@ -118,7 +118,7 @@ class TurnWriter:
         async with contextlib.aclosing(self.endpoint.answer(messages, self.options)) as events:
             async for event in events:
                 if isinstance(event, Ended):
-                    self.figures.told = event
+                    self.figures.ended = event
                     finish = known_finish(event.finish)
                 elif event.reading:
                     self.on_reading(event.reading)
@@ -126,16 +126,16 @@ class TurnWriter:
                     self._take(event)
         return finish
 
-    def _take(self, told: StreamedRound) -> None:
-        self.figures.note(told)
-        self._said.reasoning += told.reasoning
-        before = len(self._said.content)
-        self._said.add(self._parser.feed(told.round.text))
-        self._lengthen(before, told.spans)
+    def _take(self, streamed: StreamedRound) -> None:
+        self.figures.note(streamed)
+        self._turn.reasoning += streamed.reasoning
+        before = len(self._turn.content)
+        self._turn.add(self._parser.feed(streamed.round.text))
+        self._lengthen(before, streamed.spans)
 
     def _lengthen(self, before: int, spans: Sequence[Span]) -> None:
         """Notes who produced the text after so many characters: these spans its end."""
-        new = len(self._said.content) - before
+        new = len(self._turn.content) - before
         runs = [(span.source, len(span.text)) for span in spans]
         known = sum(n for _, n in runs)  # less than is new if the parser held text back
         join(self._runs, "", new - known)
@@ -162,7 +162,7 @@ class TurnWriter:
 
     async def _paint(self, screen: AnswerScreen) -> None:
         async with self._painting:
-            (drawn, pondered), text, thought = self._painted, self._said.content, self._said.reasoning
+            (drawn, pondered), text, thought = self._painted, self._turn.content, self._turn.reasoning
             self._painted = len(text), len(thought)
             if self._painted != (drawn, pondered):
                 await screen.feed(text[drawn:], thought[pondered:], part(self._runs, drawn, len(text)))
@@ -171,12 +171,12 @@ class TurnWriter:
         figures = self.figures.as_figures()
         if self.error:
             figures["reason"] = reason_in_short(self.error)
-        elif self.figures.told and self.figures.told.finish == "tool_calls":
+        elif self.figures.ended and self.figures.ended.finish == "tool_calls":
             figures["reason"] = CALLED
         return replace(
             self.turn,
-            text=self._said.content,
-            reasoning=self._said.reasoning,
+            text=self._turn.content,
+            reasoning=self._turn.reasoning,
             finish=finish,
             runs=tuple(self._runs),
             figures=figures,

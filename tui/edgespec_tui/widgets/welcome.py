@@ -41,8 +41,8 @@ class Welcome(VerticalScroll, can_focus=False):
             words += " " + LENT
         self.query_one("#welcome-model", Static).update(Content(words))
         note = note_of(info) if info else None
-        told = [f"{note.what} For {note.better} press Ctrl+L, or {PULL}."] if note else []
-        self._tell("#welcome-notice", [Content(line) for line in (*told, *(info.told if info else ()))])
+        hints = [f"{note.what} For {note.better} press Ctrl+L, or {PULL}."] if note else []
+        self._tell("#welcome-notice", [Content(line) for line in (*hints, *(info.notices if info else ()))])
         tries = [*(("Try", ask) for ask in (note.asks[:1] if note else ())), DEMO, REST]
         self._tell("#welcome-asks", [Content.assemble((key.ljust(KEY), "bold"), does) for key, does in tries])
 

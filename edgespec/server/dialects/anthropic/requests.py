@@ -147,20 +147,20 @@ def _turns(message: MessageParam) -> list[dict[str, Any]]:
     if isinstance(blocks, str):
         return [{"role": message.role, "content": blocks}]
     results = [
-        {"role": "tool", "tool_call_id": block.tool_use_id or "", "content": _said(block.content)}
+        {"role": "tool", "tool_call_id": block.tool_use_id or "", "content": _content(block.content)}
         for block in blocks
         if block.type == "tool_result"
     ]
     uses = [block for block in blocks if block.type == "tool_use"]
     calls = [called(block.id or "", block.name, block.input or {}) for block in uses]
     thoughts = "".join(block.thinking or "" for block in blocks if block.type == "thinking")
-    said = _said([block for block in blocks if block.type not in APART])
-    turn: dict[str, Any] = {"role": message.role, "content": said}
+    spoken = _content([block for block in blocks if block.type not in APART])
+    turn: dict[str, Any] = {"role": message.role, "content": spoken}
     if calls:
         turn["tool_calls"] = calls
     if thoughts:
         turn["reasoning_content"] = thoughts
-    return [*results, turn] if said or calls or thoughts or not results else results
+    return [*results, turn] if spoken or calls or thoughts or not results else results
 
 
 APART = frozenset({"tool_result", "tool_use", "thinking", "redacted_thinking"})
@@ -168,7 +168,7 @@ WITH_TEXT = frozenset({"text", "search_result", "tool_reference"})
 PICTURE = "image"
 
 
-def _said(content: str | Sequence[Block] | None) -> str | list[dict[str, Any]]:
+def _content(content: str | Sequence[Block] | None) -> str | list[dict[str, Any]]:
     """Returns text, or parts of text and pictures; the model's template decides how to join them."""
     if content is None or isinstance(content, str):
         return content or ""

@@ -10,7 +10,7 @@ from typing import Any
 from sse_starlette import ServerSentEvent
 
 from edgespec.core.request import Request
-from edgespec.engine.messages import Submit
+from edgespec.protocol.messages import Submit
 from edgespec.sampling.settings import Sampling
 from edgespec.server.dialects.llama_cpp.requests import LlamaGenerationRequest
 from edgespec.server.event_stream import event
@@ -79,14 +79,14 @@ class LlamaAnswer:
 
     async def whole(self, generation: AnswerChoices) -> object:
         """Returns the answer, or a list if several were asked for. Raises Refusal."""
-        async for _ in self._said(generation):
+        async for _ in self._parts(generation):
             pass
         answers = [self._final(generation, i) for i in range(len(generation.choices))]
         return answers if self.several else answers[0]
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a stream. Raises Refusal."""
-        async for part, text, ended in self._said(generation):
+        async for part, text, ended in self._parts(generation):
             for chunk in self._chunks(generation, part, text):
                 yield chunk
             if ended:
@@ -96,7 +96,7 @@ class LlamaAnswer:
         """Returns the last event of a stream that has failed."""
         return event(refusal.body(), "error")
 
-    async def _said(self, generation: AnswerChoices) -> AsyncIterator[tuple[ChoiceRound, str, bool]]:
+    async def _parts(self, generation: AnswerChoices) -> AsyncIterator[tuple[ChoiceRound, str, bool]]:
         """Yields each round with its text, and whether it ends its choice."""
         self.written = [Written() for _ in generation.choices]
         async for part in generation.rounds():
@@ -136,7 +136,7 @@ class LlamaAnswer:
                 {
                     **frame,
                     "content": text[a:b],
-                    "tokens": [one.score.said.token],
+                    "tokens": [one.score.chosen.token],
                     "completion_probabilities": self._probabilities([one]),
                 }
             )

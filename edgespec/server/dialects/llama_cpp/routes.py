@@ -10,10 +10,10 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from edgespec.chat.traits import traits_of
 from edgespec.core.attachment import Mixed
-from edgespec.engine.media_marks import MARKER
-from edgespec.engine.messages import Loaded, SlotName
-from edgespec.engine.messages import Prompt as WorkerPrompt
 from edgespec.errors import TemplateError
+from edgespec.protocol.media_marks import MARKER
+from edgespec.protocol.messages import Loaded, SlotName
+from edgespec.protocol.messages import Prompt as WorkerPrompt
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair

@@ -42,8 +42,8 @@ class OllamaAnswer:
             self._tokens += part.round.tokens
             scored += part.scored
         turn = self.turn.turn
-        said = self._said(turn.content, turn.reasoning, self._calls())
-        return {**self._line(said, scored), **await self._end(generation)}
+        message = self._content(turn.content, turn.reasoning, self._calls())
+        return {**self._line(message, scored), **await self._end(generation)}
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[bytes]:
         """Yields the lines of an answer. Raises Refusal."""
@@ -53,25 +53,25 @@ class OllamaAnswer:
             content = "".join(delta.text for delta in deltas if isinstance(delta, Content))
             thinking = "".join(delta.text for delta in deltas if isinstance(delta, Reasoning))
             if content or thinking or part.scored:
-                yield encoded({**self._line(self._said(content, thinking), part.scored), "done": False})
+                yield encoded({**self._line(self._content(content, thinking), part.scored), "done": False})
         if calls := self._calls():
-            yield encoded({**self._line(self._said("", "", calls), ()), "done": False})
-        yield encoded({**self._line(self._said("", ""), ()), **await self._end(generation)})
+            yield encoded({**self._line(self._content("", "", calls), ()), "done": False})
+        yield encoded({**self._line(self._content("", ""), ()), **await self._end(generation)})
 
     def failed(self, refusal: Refusal, generation: AnswerChoices) -> bytes:
         """Returns the last line of a stream that has failed."""
         return encoded(error_of(refusal))
 
-    def _said(self, content: str, thinking: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    def _content(self, content: str, thinking: str, calls: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         thought = {"thinking": thinking} if thinking else {}
         if not self.chats:
             return {"response": content, **thought}
         called = {"tool_calls": list(calls)} if calls else {}
         return {"message": {"role": "assistant", "content": content, **thought, **called}}
 
-    def _line(self, said: dict[str, Any], scored: Sequence[Scored]) -> dict[str, Any]:
+    def _line(self, message: dict[str, Any], scored: Sequence[Scored]) -> dict[str, Any]:
         scores = {"logprobs": for_chat(scored, sampled=False)["content"]} if scored else {}
-        return {**line(self.model, said), **scores}
+        return {**line(self.model, message), **scores}
 
     def _calls(self) -> list[dict[str, Any]]:
         return [
@@ -81,9 +81,9 @@ class OllamaAnswer:
 
     async def _end(self, generation: AnswerChoices) -> dict[str, Any]:
         choice = generation.choices[0]
-        told = choice.timings(self.plain_s)
+        timings = choice.timings(self.plain_s)
         context = {"context": await self.context(self._tokens)} if self.context else {}
-        ours = {name: told[name] for name in ("speedup_estimated", "speedup_measured") if name in told}
+        ours = {name: timings[name] for name in ("speedup_estimated", "speedup_measured") if name in timings}
         return {
             "done": True,
             "done_reason": "length" if choice.finish == "length" else "stop",
@@ -91,9 +91,9 @@ class OllamaAnswer:
             "total_duration": round((time.monotonic() - self.began) * NANO),
             "load_duration": round((self.loaded - self.began) * NANO),
             "prompt_eval_count": choice.prompt_tokens,
-            "prompt_eval_duration": round(told["prompt_ms"] * NANO / 1000),
+            "prompt_eval_duration": round(timings["prompt_ms"] * NANO / 1000),
             "eval_count": choice.n_tokens,
-            "eval_duration": round(told["predicted_ms"] * NANO / 1000),
+            "eval_duration": round(timings["predicted_ms"] * NANO / 1000),
             "edgespec": {
                 "cached_tokens": choice.cached_tokens,
                 "drafted": choice.drafted,
@@ -118,14 +118,14 @@ class LineStream(EventStream):
     @staticmethod
     def sign(model: str, progress: float) -> bytes:
         """Returns a line that adds nothing to an answer."""
-        said = {"response": "", "message": {"role": "assistant", "content": ""}}
-        return encoded({**line(tagged(model), said), "done": False})
+        nothing = {"response": "", "message": {"role": "assistant", "content": ""}}
+        return encoded({**line(tagged(model), nothing), "done": False})
 
 
-def nothing_said(model: str, *, chats: bool, reason: str) -> dict[str, Any]:
+def empty_answer(model: str, *, chats: bool, reason: str) -> dict[str, Any]:
     """Returns the answer to a request that only loads or unloads a model."""
-    said: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
-    return {**line(model, said), "done": True, "done_reason": reason}
+    nothing: dict[str, Any] = {"message": {"role": "assistant", "content": ""}} if chats else {"response": ""}
+    return {**line(model, nothing), "done": True, "done_reason": reason}
 
 
 def tagged(name: str) -> str:
@@ -133,10 +133,10 @@ def tagged(name: str) -> str:
     return name if ":" in name else name + LATEST
 
 
-def line(model: str, said: dict[str, Any]) -> dict[str, Any]:
+def line(model: str, content: dict[str, Any]) -> dict[str, Any]:
     """Returns an object of an answer."""
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")  # as Ollama writes it
-    return {"model": model, "created_at": now, **said}
+    return {"model": model, "created_at": now, **content}
 
 
 def encoded(line: dict[str, Any]) -> bytes:

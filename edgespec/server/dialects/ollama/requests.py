@@ -30,11 +30,11 @@ def _untagged(name: object) -> object:
 ModelName = Annotated[StrictStr, BeforeValidator(_untagged)]
 
 
-def _in_seconds(said: object) -> object:
+def _in_seconds(value: object) -> object:
     """Returns a duration such as "1h30m", "300ms" or "-1" in seconds."""
-    if not isinstance(said, str):
-        return said
-    sign, text = (-1, said[1:]) if said[:1] == "-" else (1, said.removeprefix("+"))
+    if not isinstance(value, str):
+        return value
+    sign, text = (-1, value[1:]) if value[:1] == "-" else (1, value.removeprefix("+"))
     if not DURATION.fullmatch(text):
         raise ValueError("give seconds, or a text such as '5m', '1h30m' or '-1'")
     return sign * sum(float(n) * SECONDS[unit] for n, unit in PART.findall(text))
@@ -80,8 +80,8 @@ class OllamaOptions(Fields):
 
     def fields(self) -> dict[str, Any]:
         """Returns the corresponding fields of a chat request."""
-        said = self.model_dump(exclude_none=True, exclude=set(self.model_extra or ()))
-        return {RENAMED.get(name, name): value for name, value in said.items()}
+        given = self.model_dump(exclude_none=True, exclude=set(self.model_extra or ()))
+        return {RENAMED.get(name, name): value for name, value in given.items()}
 
 
 class Kept(Fields):

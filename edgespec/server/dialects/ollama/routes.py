@@ -20,7 +20,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel
 
 from edgespec.chat.families.known import PLAIN
-from edgespec.engine.messages import Prompt, Submit
+from edgespec.protocol.messages import Prompt, Submit
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair
@@ -29,9 +29,9 @@ from edgespec.server.dialects.ollama.answers import (
     NANO,
     LineStream,
     OllamaAnswer,
+    empty_answer,
     encoded,
     error_of,
-    nothing_said,
     tagged,
 )
 from edgespec.server.dialects.ollama.models import listed, shown
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 SPOKEN = "0.13.0"  # the version of the API that this follows: clients ask whether a feature is there
 NEVER_S = 100 * 365 * 86400  # from now, a model that stays loaded expires
-MOST_TOLD = 64  # options of which the person at the terminal is told
+MOST_SHOWN = 64  # options that are logged once each
 PULSE_S = 0.5  # between two lines of a pull
 AT_START = ("num_ctx", "num_batch", "num_gpu", "num_thread", "use_mmap", "main_gpu", "numa")
 
@@ -68,7 +68,7 @@ class OllamaDialect(Dialect):
 
     def __init__(self, answering: Answering) -> None:
         super().__init__(answering)
-        self._unused: set[str] = set()  # options of which the person at the terminal was told
+        self._unused: set[str] = set()  # options that have been logged
 
     def streams(self, body: BaseModel) -> bool:
         return isinstance(body, OllamaFields) and body.stream is not False
@@ -123,7 +123,7 @@ class OllamaDialect(Dialect):
         """Answers a request that says nothing: its model is loaded, or not kept any longer."""
         self._check(wanted)
         reason = "unload" if wanted.idle_s == 0 else "load"
-        return JSONResponse(nothing_said(tagged(self.answering.name()), chats=chats, reason=reason))
+        return JSONResponse(empty_answer(tagged(self.answering.name()), chats=chats, reason=reason))
 
     async def _answer(
         self,
@@ -139,9 +139,9 @@ class OllamaDialect(Dialect):
         self._check(wanted)
         prompt, add_bos = submits[0].prompt, submits[0].add_bos
 
-        async def tokens(said: Sequence[int]) -> list[int]:
+        async def tokens(behind: Sequence[int]) -> list[int]:
             assert isinstance(prompt, str)
-            return [*await self.answering.worker.tokenize(prompt, add_bos=add_bos), *said]
+            return [*await self.answering.worker.tokenize(prompt, add_bos=add_bos), *behind]
 
         goes_on = not chats and isinstance(prompt, str) and not getattr(wanted, "raw", None)
         answer = OllamaAnswer(
@@ -172,7 +172,7 @@ class OllamaDialect(Dialect):
         if wanted.keep_alive is not None:
             self.answering.engines.keep(self.answering.worker, wanted.idle_s)
         for name in wanted.unused():
-            if name not in self._unused and len(self._unused) < MOST_TOLD:
+            if name not in self._unused and len(self._unused) < MOST_SHOWN:
                 self._unused.add(name)
                 why = "chosen when the server starts" if name in AT_START else "not supported"
                 say(f"option {name[:40]!r} of a request in Ollama's format is ignored: it is {why}")
@@ -226,13 +226,13 @@ class OllamaDialect(Dialect):
             return JSONResponse({"model": tagged(self.answering.embeddings.name), "embeddings": []})
         found = await self._embedded(wanted, texts_of(wanted.input))
         short = await found.shortened(wanted.dimensions)
-        beside = {
+        fields = {
             "model": tagged(self.answering.embeddings.name),
             "total_duration": round((time.monotonic() - request.state.began) * NANO),
             "load_duration": 0,
             "prompt_eval_count": found.n_tokens,
         }
-        return in_pieces("embeddings", short.vectors, beside)
+        return in_pieces("embeddings", short.vectors, fields)
 
     async def embed_one(self, wanted: OllamaEmbed) -> dict[str, Any]:
         """Returns the vector of one text, in the older format."""
@@ -285,15 +285,15 @@ async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]
 
 async def _pulled(pull: ModelPull) -> AsyncIterator[dict[str, Any]]:
     """Yields how far a pull is, in Ollama's words, until its end. Whoever leaves before that ends it."""
-    told, over = "", False
+    last, over = "", False
     try:
         while not over:
-            over = pull.over  # before it is told how far it is
+            over = pull.over  # read first: it may end in between
             if pull.stage == "choosing":
                 pull.choose(pull.choices[0] if pull.choices else None)
-            if pull.sentence != told:
-                told = pull.sentence
-                yield {"status": told}
+            if pull.sentence != last:
+                last = pull.sentence
+                yield {"status": last}
             for file in pull.progress.files if pull.progress else ():
                 at = {"digest": file.name, "total": file.size, "completed": file.done}
                 yield {"status": f"pulling {file.name}", **at}

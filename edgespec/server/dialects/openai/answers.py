@@ -52,10 +52,10 @@ class CompletionAnswer:
         """Returns an empty chunk."""
         return {"text": ""}
 
-    def _hear(self, part: ChoiceRound) -> None:
+    def _feed(self, part: ChoiceRound) -> None:
         """Takes a round of an answer that is sent in one piece."""
 
-    def _said(self, index: int, text: str) -> dict[str, Any]:
+    def _content(self, index: int, text: str) -> dict[str, Any]:
         """Returns the text of a whole choice."""
         return {"text": (self.echo[index] if self.echo else "") + text}
 
@@ -86,13 +86,13 @@ class CompletionAnswer:
                 continue
             generation.choices[part.index].text.append(part.round.text)
             generation.choices[part.index].scored.extend(part.scored)
-            self._hear(part)
+            self._feed(part)
         choices = []
         for i, choice in enumerate(generation.choices):
-            said = self._said(i, "".join(choice.text))
+            content = self._content(i, "".join(choice.text))
             finish = self._finish(i, choice.finish)
             logprobs = self._logprobs(choice.scored)
-            choices.append({"index": i, **said, "logprobs": logprobs, "finish_reason": finish})
+            choices.append({"index": i, **content, "logprobs": logprobs, "finish_reason": finish})
         timings = [choice.timings(self.plain_s) for choice in generation.choices]
         if len(choices) > 1:
             choices = [{**choice, "timings": t} for choice, t in zip(choices, timings, strict=True)]
@@ -126,18 +126,20 @@ class CompletionAnswer:
     def _chunks(self, generation: AnswerChoices, part: ChoiceRound) -> list[ServerSentEvent]:
         finish, choice = part.round.finish, generation.choices[part.index]
         timings = {"timings": choice.timings(self.plain_s)} if finish or self.body.timings_per_token else {}
-        told: dict[str, Any] = {**timings} if self.body.timings_per_token else {}
+        figures: dict[str, Any] = {**timings} if self.body.timings_per_token else {}
         if part.reading:
-            progress = {"prompt_progress": choice.progress(), **told}
+            progress = {"prompt_progress": choice.progress(), **figures}
             return [self._chunk(part.index, self._nothing(), progress)]
         if events := self.body.speculation.events:
-            told["edgespec"] = _told(generation, part)
+            figures["edgespec"] = _figures(generation, part)
         parts = ([] if self.body.warms_up else self._parts(part)) or (
             [self._nothing()] if events or part.scored else []
         )
         if part.scored:
             parts[0]["logprobs"] = self._logprobs(part.scored)
-        chunks = [self._chunk(part.index, said, told if i == 0 else None) for i, said in enumerate(parts)]
+        chunks = [
+            self._chunk(part.index, content, figures if i == 0 else None) for i, content in enumerate(parts)
+        ]
         if finish:
             last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
             ours = {"edgespec": changed} if (changed := choice.changed()) else {}
@@ -145,15 +147,15 @@ class CompletionAnswer:
         return chunks
 
     def _chunk(
-        self, index: int, said: dict[str, Any], beside: dict[str, Any] | None = None
+        self, index: int, content: dict[str, Any], figures: dict[str, Any] | None = None
     ) -> ServerSentEvent:
-        choice = {"index": index, "logprobs": None, "finish_reason": None, **said}
+        choice = {"index": index, "logprobs": None, "finish_reason": None, **content}
         frame = self._frame(self.chunk_object)
         nothing = {"usage": None} if self.body.usage_in_stream else {}
-        return event({**frame, "choices": [choice], **nothing, **(beside or {})})
+        return event({**frame, "choices": [choice], **nothing, **(figures or {})})
 
 
-def _told(generation: AnswerChoices, part: ChoiceRound) -> dict[str, Any]:
+def _figures(generation: AnswerChoices, part: ChoiceRound) -> dict[str, Any]:
     """Returns the `edgespec` object of a chunk, for a round."""
     round_ = part.round
     return {
@@ -195,10 +197,10 @@ class ChatAnswer(CompletionAnswer):
     def _nothing(self) -> dict[str, Any]:
         return {"delta": {}}
 
-    def _hear(self, part: ChoiceRound) -> None:
+    def _feed(self, part: ChoiceRound) -> None:
         self.turns[part.index].feed(part.round)
 
-    def _said(self, index: int, text: str) -> dict[str, Any]:
+    def _content(self, index: int, text: str) -> dict[str, Any]:
         del text  # the reader has it
         turn = self.turns[index].turn
         message: dict[str, Any] = {
@@ -215,8 +217,8 @@ class ChatAnswer(CompletionAnswer):
         return {"message": _in_older_words(message) if self.functions else message}
 
     def _finish(self, index: int, finish: str | None) -> str | None:
-        said = self.turns[index].finish(finish)
-        return "function_call" if self.functions and said == "tool_calls" else said
+        found = self.turns[index].finish(finish)
+        return "function_call" if self.functions and found == "tool_calls" else found
 
     def _usage(self, generation: AnswerChoices) -> dict[str, Any]:
         thoughts = sum(turn.reasoning_tokens for turn in self.turns)
@@ -226,11 +228,11 @@ class ChatAnswer(CompletionAnswer):
         return for_chat(scored, sampled=sampled)
 
 
-def _in_older_words(said: dict[str, Any]) -> dict[str, Any]:
+def _in_older_words(delta: dict[str, Any]) -> dict[str, Any]:
     """Returns a message, or a piece of one, with its call as `function_call`."""
-    if not (calls := said.get("tool_calls")):
-        return said
-    rest = {name: value for name, value in said.items() if name != "tool_calls"}
+    if not (calls := delta.get("tool_calls")):
+        return delta
+    rest = {name: value for name, value in delta.items() if name != "tool_calls"}
     return {**rest, "function_call": calls[0]["function"]}
 
 
@@ -247,7 +249,7 @@ class FillAnswer(CompletionAnswer):
     def _nothing(self) -> dict[str, Any]:
         return {"delta": {}}
 
-    def _said(self, index: int, text: str) -> dict[str, Any]:
+    def _content(self, index: int, text: str) -> dict[str, Any]:
         return {"message": {"role": "assistant", "content": text, "tool_calls": None}}
 
     def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from pydantic import ConfigDict, StrictStr
 
 from edgespec.core.attachment import Attachment
-from edgespec.engine.media_marks import mark
+from edgespec.protocol.media_marks import mark
 from edgespec.server.dialects.fields import Fields, Listed
 from edgespec.server.media import attachment, from_base64, from_url, is_remote
 from edgespec.server.refusal import Refusal, invalid
@@ -107,7 +107,7 @@ class RequestMessage(Fields):
         """
         content = self.content
         parts = content if isinstance(content, list) else ()
-        said = content if isinstance(content, str) else [part.as_text(reads, media) for part in parts]
+        shown = content if isinstance(content, str) else [part.as_text(reads, media) for part in parts]
         role = {"developer": "system", "function": "tool"}.get(self.role, self.role)
         extra = dict(self.model_extra or {})
         if extra.get("audio") and not content and not self._calls():
@@ -115,7 +115,7 @@ class RequestMessage(Fields):
             raise invalid("messages", sentence)
         if self.role == "function":
             extra.setdefault("tool_call_id", _older_id(extra.get("name")))
-        return {**extra, "role": role, "content": said or "", **self._calls()}
+        return {**extra, "role": role, "content": shown or "", **self._calls()}
 
     def _calls(self) -> dict[str, Any]:
         made = self.tool_calls or []
@@ -132,7 +132,7 @@ def _older_id(name: object) -> str:
 
 
 def unreadable(kind: str, reads: Sequence[str] = ()) -> Refusal:
-    """Returns the refusal of a message part that the model cannot read. reads: what it can, beside text."""
+    """Returns the refusal of a message part that the model cannot read. reads: what it can, besides text."""
     what = next((name for name in ("image", "audio", "video", "file") if name in kind), kind)
     can = " and ".join(["text", *(f"{medium}s" for medium in reads)]) + (" only" if not reads else "")
     sentence = f"a message has a part of type {kind!r}: {what} input is not supported, this model reads {can}"

@@ -15,10 +15,10 @@ from pydantic import Field, StrictBool, StrictStr
 
 from edgespec.core.request import Request, Scoring
 from edgespec.core.values import LONGEST_DRAFT, DrafterName
-from edgespec.engine.messages import Prompt, Submit
 from edgespec.errors import SettingError
 from edgespec.grammar.grammar import Grammar
 from edgespec.pairs.adapters import Scales
+from edgespec.protocol.messages import Prompt, Submit
 from edgespec.sampling.settings import NUMBERS, Sampling, sampler_order, sampling_for
 from edgespec.server.dialects.fields import (
     Biases,

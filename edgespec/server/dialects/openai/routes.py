@@ -5,7 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from edgespec.engine.messages import Submit
+from edgespec.protocol.messages import Submit
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.openai.answers import ChatAnswer, CompletionAnswer, FillAnswer

@@ -44,7 +44,7 @@ class ResponseAnswer:
     id: str = field(default_factory=lambda: "resp_" + secrets.token_hex(16))
     created: int = field(default_factory=lambda: int(time.time()))
     _items: list[Item] = field(default_factory=list)
-    _said: int = 0  # events so far
+    _sent: int = 0  # events so far
 
     async def whole(self, generation: AnswerChoices) -> dict[str, Any]:
         """Returns the response in one piece. Raises Refusal."""
@@ -52,7 +52,7 @@ class ResponseAnswer:
             for delta in self.turn.feed(part.round):
                 self._events(delta)
         status = _status(generation.choices[0].finish)
-        return {**self._response(status, generation), **self._beside(generation)}
+        return {**self._response(status, generation), **self._timings(generation)}
 
     async def stream(self, generation: AnswerChoices) -> AsyncIterator[ServerSentEvent]:
         """Yields the events of a response. Raises Refusal."""
@@ -60,19 +60,19 @@ class ResponseAnswer:
             yield self._event(name, {"response": self._response("in_progress", None)})
         finish = None
         async for part in generation.rounds():
-            beside = self._beside(generation) if self.timings else {}
+            more = self._timings(generation) if self.timings else {}
             if part.reading:
-                progress = {"prompt_progress": generation.choices[0].progress(), **beside}
+                progress = {"prompt_progress": generation.choices[0].progress(), **more}
                 now = self._response("in_progress", None)
                 yield self._event("response.in_progress", {"response": now, **progress})
             for delta in self.turn.feed(part.round):
                 for name, data in self._events(delta):
-                    yield self._event(name, {**data, **beside})
+                    yield self._event(name, {**data, **more})
             finish = part.round.finish or finish
         for last_event in self._end():
             yield self._event(*last_event)
         status = _status(finish)
-        last = {"response": self._response(status, generation), **self._beside(generation)}
+        last = {"response": self._response(status, generation), **self._timings(generation)}
         yield self._event(f"response.{status}", last)
 
     def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent:
@@ -81,14 +81,14 @@ class ResponseAnswer:
         failed = {**self._response("failed", generation), "error": error}
         return self._event("response.failed", {"response": failed})
 
-    def _beside(self, generation: AnswerChoices) -> dict[str, Any]:
+    def _timings(self, generation: AnswerChoices) -> dict[str, Any]:
         choice = generation.choices[0]
         ours = {"edgespec": changed} if (changed := choice.changed()) else {}
         return {"timings": choice.timings(self.plain_s), **ours}
 
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
-        self._said += 1
-        numbered = {"type": name, "sequence_number": self._said - 1, **data}
+        self._sent += 1
+        numbered = {"type": name, "sequence_number": self._sent - 1, **data}
         return event(numbered, name)
 
     def _response(self, status: str, generation: AnswerChoices | None) -> dict[str, Any]:
@@ -175,14 +175,14 @@ class ResponseAnswer:
         elif item.kind == "reasoning":
             events = [("response.reasoning_text.done", {**place, "content_index": 0, "text": item.text})]
         elif self._is_custom(item):
-            said = {**place, "input": whole["input"]}
+            done = {**place, "input": whole["input"]}
             events = [
                 ("response.custom_tool_call_input.delta", {**place, "delta": whole["input"]}),
-                ("response.custom_tool_call_input.done", said),
+                ("response.custom_tool_call_input.done", done),
             ]
         else:
-            said = {**place, "name": item.name, "arguments": item.text}
-            events = [("response.function_call_arguments.done", said)]
+            done = {**place, "name": item.name, "arguments": item.text}
+            events = [("response.function_call_arguments.done", done)]
         return [*events, ("response.output_item.done", {"output_index": item.index, "item": whole})]
 
     def _is_custom(self, item: Item) -> bool:
@@ -192,17 +192,23 @@ class ResponseAnswer:
     def _item(self, item: Item, status: str) -> dict[str, Any]:
         """Returns an item as clients read it."""
         begun = status == "in_progress"
-        said = "in_progress" if begun else "completed" if status != "incomplete" else "incomplete"
+        state = "in_progress" if begun else "completed" if status != "incomplete" else "incomplete"
         if item.kind == "message":
             content = [] if begun else [_part(item.text)]
-            return {"type": "message", "id": item.id, "role": "assistant", "status": said, "content": content}
+            return {
+                "type": "message",
+                "id": item.id,
+                "role": "assistant",
+                "status": state,
+                "content": content,
+            }
         if item.kind == "reasoning":
             content = [] if begun else [{"type": "reasoning_text", "text": item.text}]
-            told = {"summary": [], "content": content, "encrypted_content": None}
-            return {"type": "reasoning", "id": item.id, **told, "status": said}
+            rest = {"summary": [], "content": content, "encrypted_content": None}
+            return {"type": "reasoning", "id": item.id, **rest, "status": state}
         tool = self.tools.get(item.name)
         space = {"namespace": tool.namespace} if tool and tool.namespace else {}
-        called = {"id": item.id, "call_id": item.call_id, "name": item.name, "status": said, **space}
+        called = {"id": item.id, "call_id": item.call_id, "name": item.name, "status": state, **space}
         if self._is_custom(item):
             return {"type": "custom_tool_call", **called, "input": "" if begun else _input(item.text)}
         return {"type": "function_call", **called, "arguments": "" if begun else item.text}

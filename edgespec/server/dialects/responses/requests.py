@@ -220,14 +220,14 @@ def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
             if role == "assistant":
                 _open_turn(messages)["content"] += _text(item.content)
             else:
-                messages.append({"role": ROLES.get(role, role), "content": _said(item.content)})
+                messages.append({"role": ROLES.get(role, role), "content": _content(item.content)})
         elif item.type == "reasoning":
             turn, thought = _open_turn(messages), _text(item.content or item.summary)
             turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
         elif item.type in ("function_call", "custom_tool_call"):
             _open_turn(messages).setdefault("tool_calls", []).append(_call(item))
         elif item.type in ("function_call_output", "custom_tool_call_output"):
-            answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _said(item.output)}
+            answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _content(item.output)}
             messages.append(answer)
         else:
             why = "items are not stored here: send the item itself (`store: false` makes clients do so)"
@@ -246,11 +246,11 @@ def _open_turn(messages: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _call(item: InputItem) -> dict[str, Any]:
     custom = item.type == "custom_tool_call"
-    said = {INPUT: item.input or ""} if custom else item.arguments or "{}"
-    return called(item.call_id or "", item.name or "", said)
+    arguments = {INPUT: item.input or ""} if custom else item.arguments or "{}"
+    return called(item.call_id or "", item.name or "", arguments)
 
 
-def _said(content: Content | None) -> str | list[dict[str, Any]]:
+def _content(content: Content | None) -> str | list[dict[str, Any]]:
     """Returns text, or parts of text and pictures; the model's template decides how to join them."""
     if content is None or isinstance(content, str):
         return content or ""
@@ -267,9 +267,9 @@ def _said(content: Content | None) -> str | list[dict[str, Any]]:
 
 def _text(content: Content | None) -> str:
     """Returns text alone, of the assistant, who sends no pictures. Raises Refusal."""
-    said = _said(content)
-    if isinstance(said, str):
-        return said
-    if any("text" not in part for part in said):
+    parts = _content(content)
+    if isinstance(parts, str):
+        return parts
+    if any("text" not in part for part in parts):
         raise unreadable("input_image")
-    return "".join(part["text"] for part in said)
+    return "".join(part["text"] for part in parts)

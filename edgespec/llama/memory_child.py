@@ -26,10 +26,10 @@ from edgespec.llama.heads.head_settings import (
     row_width,
 )
 from edgespec.llama.heads.hidden_rows import rows_kept
+from edgespec.llama.memory_question import Question
 from edgespec.llama.model import Model, listening, mtmd_cpp
 from edgespec.llama.projector import loaded
 from edgespec.llama.settings import ContextSettings, new_context
-from edgespec.memory.question import Question
 from edgespec.pairs.placement import Rule, place_of
 from edgespec.system.json_child import answer_questions
 from edgespec_models.fit.need import RAM, Parts
@@ -69,11 +69,11 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
                 ),
                 log,
             )
-    model, said = models[key]
+    model, lines = models[key]
     settings = with_attention(model, _settings(question))
     with listening() as log:
         C.llama_free(new_context(model, settings))
-    found = _weights(model, said, question.rules)
+    found = _weights(model, lines, question.rules)
     _add_context(found, log, question.n_rows * model.n_vocab * 4)
     if question.mtp:
         settings = replace(settings, n_rows=question.n_seq)
@@ -81,7 +81,7 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
             C.llama_free(new_context(model, settings, mtp=True))
         kept = _rows_kept(int(C.llama_model_n_embd_out(model.handle)), question.n_seq)
         _add_context(found, log, question.n_seq * model.n_vocab * 4 + kept)
-    return _said(model, found)
+    return _as_json(model, found)
 
 
 def _of_head(question: Question, target: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _of_head(question: Question, target: str) -> dict[str, Any]:
     head = head_of([read_file(question.path)])
     if head is None:
         raise ModelFileError(f"{question.path} holds no head")
-    with Model(target, n_gpu_layers=question.n_gpu_layers, no_alloc=True) as large, listening() as said:
+    with Model(target, n_gpu_layers=question.n_gpu_layers, no_alloc=True) as large, listening() as lines:
         with Model(
             question.path,
             n_gpu_layers=question.n_gpu_layers,
@@ -100,17 +100,17 @@ def _of_head(question: Question, target: str) -> dict[str, Any]:
         ) as model:
             settings = _settings(question)
             of_target = with_attention(large, settings)
-            beside = new_context(large, of_target)
+            context = new_context(large, of_target)
             settings = as_target(model, head_settings(settings, head), of_target)
             with listening() as log:
-                C.llama_free(new_head_context(model, settings, head, beside))
-            C.llama_free(beside)
+                C.llama_free(new_head_context(model, settings, head, context))
+            C.llama_free(context)
             if head.kind == "assistant":  # the cache in the log is its target's
                 log = [line for line in log if not _CACHE.match(line)]
-            found = _weights(model, said, question.rules)
+            found = _weights(model, lines, question.rules)
             kept = _rows_kept(row_width(large, head), question.n_seq)
             _add_context(found, log, settings.n_rows * large.n_vocab * 4 + kept)
-            return _said(model, found)
+            return _as_json(model, found)
 
 
 def _rows_kept(width: int, n_seq: int) -> int:
@@ -118,7 +118,7 @@ def _rows_kept(width: int, n_seq: int) -> int:
     return rows_kept(width) * 4 * width * n_seq
 
 
-def _said(model: Model, found: Devices) -> dict[str, Any]:
+def _as_json(model: Model, found: Devices) -> dict[str, Any]:
     layers = int(C.llama_model_n_layer(model.handle)) + 1
     return {"devices": {name: asdict(parts) for name, parts in found.items()}, "n_layers": layers}
 
@@ -135,10 +135,10 @@ def _settings(question: Question) -> ContextSettings:
     )
 
 
-def _weights(model: Model, said: list[str], rules: Sequence[Rule]) -> Devices:
+def _weights(model: Model, lines: list[str], rules: Sequence[Rule]) -> Devices:
     """Returns the bytes of the weights on each device, by the rules and by where llama.cpp put layers."""
     size = int(C.llama_model_size(model.handle))
-    layers = {int(match[1]): _device(match[2]) for line in said if (match := _LAYER_OF_WEIGHTS.match(line))}
+    layers = {int(match[1]): _device(match[2]) for line in lines if (match := _LAYER_OF_WEIGHTS.match(line))}
     if set(layers.values()) <= {RAM} and not (layers and rules):
         return {RAM: Parts(weights=size)}
     found: Devices = {}

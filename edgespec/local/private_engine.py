@@ -93,11 +93,11 @@ class PrivateEngine:
             thread.join(1.0)
         if self._failed:
             return EndpointError(self._failed, code="load_failed")
-        told = [line.removeprefix("edgespec: ") for line in self._lines if line.startswith("edgespec: ")]
+        reasons = [line.removeprefix("edgespec: ") for line in self._lines if line.startswith("edgespec: ")]
         if cause := cause_of_death(code, "\n".join(self._lines), self._kills):
             return EngineDiedError(cause)
-        if code and told:
-            return EndpointError(told[-1], code="load_failed")
+        if code and reasons:
+            return EndpointError(reasons[-1], code="load_failed")
         return EndpointLostError(f"the engine ended (exit code {code})")
 
     def end(self) -> None:

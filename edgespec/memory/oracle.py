@@ -7,7 +7,7 @@ half a second, an answer a few milliseconds to a tenth of a second.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from edgespec.errors import (
@@ -17,8 +17,7 @@ from edgespec.errors import (
     SettingError,
     UnknownPlaceError,
 )
-from edgespec.pairs.placement import Rule
-from edgespec.pairs.settings import KvType
+from edgespec.llama.memory_question import Question
 from edgespec.system.json_child import JsonChild
 from edgespec_models.fit.need import Device, Need, Parts
 
@@ -28,30 +27,11 @@ _ERRORS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One model with one context, as in `ContextSettings`."""
-
-    path: str
-    n_gpu_layers: int
-    n_ctx: int
-    cells: int
-    n_seq: int
-    n_rows: int
-    kv_type: KvType
-    flash_attention: bool | None = None
-    mtp: bool = False  # its MTP blocks guess, with a cache of their own
-    target: str | None = None  # the model that it is a head for, in a file of its own
-    rpc: tuple[str, ...] = ()  # as `PairSettings` has them
-    tensor_split: tuple[float, ...] = ()
-    rules: tuple[Rule, ...] = ()  # where tensors lie that do not follow their layers
-
-
 class MemoryOracle:
     """Learns from llama.cpp what a model would take. Use it in a `with`: the child ends with it."""
 
     def __init__(self) -> None:
-        self._child = JsonChild("edgespec.memory.answer")
+        self._child = JsonChild("edgespec.llama.memory_child")
         self._known: dict[Question, Need] = {}
 
     def __enter__(self) -> MemoryOracle:
@@ -67,22 +47,22 @@ class MemoryOracle:
         ended the child.
         """
         if question not in self._known:
-            said = self._ask(asdict(question))
-            devices = {name: Parts(**parts) for name, parts in said["devices"].items()}
-            self._known[question] = Need(devices, said["n_layers"])
+            answer = self._ask(asdict(question))
+            devices = {name: Parts(**parts) for name, parts in answer["devices"].items()}
+            self._known[question] = Need(devices, answer["n_layers"])
         return self._known[question]
 
     def projector(self, path: str) -> Need:
         """Returns what a projector takes: its weights are read for it, and room is made for a picture."""
-        said = self._ask({"projector": path})["devices"]
-        return Need({name: Parts(**parts) for name, parts in said.items()}, 0)
+        devices = self._ask({"projector": path})["devices"]
+        return Need({name: Parts(**parts) for name, parts in devices.items()}, 0)
 
     def devices(self) -> list[Device]:
         """Returns the graphics cards that this build of llama.cpp can use."""
         return [Device(**device) for device in self._ask({"devices": True})["devices"]]
 
     def _ask(self, question: dict[str, Any]) -> dict[str, Any]:
-        said = self._child.ask(question)
-        if "error" in said:
-            raise _ERRORS[said["error"]](said["message"])
-        return said
+        answer = self._child.ask(question)
+        if "error" in answer:
+            raise _ERRORS[answer["error"]](answer["message"])
+        return answer

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from edgespec.chat.fill_in import FillTokens
 from edgespec.core.attachment import Mixed
+from edgespec.core.fill_tokens import FillTokens
 from edgespec.core.request import Request
 from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
 from edgespec.pairs.adapters import Adapter
@@ -126,7 +126,7 @@ class SlotDone:
 
 @dataclass(frozen=True, slots=True)
 class LargeBodies:
-    """Says how many large bodies are being read beside the engine."""
+    """Says how many large bodies are being read next to the engine."""
 
     n: int
 

@@ -1,7 +1,7 @@
 """Attach or start: a client of a server that already runs, else of an engine started for this program alone.
 
     with attach(Wanted(), on_progress=print) as engine:
-        for told in engine.client.chat([{"role": "user", "content": "What is EdgeSpec?"}]):
+        for part in engine.client.chat([{"role": "user", "content": "What is EdgeSpec?"}]):
             ...
 
 A running server is found by its file, and is sent nothing before it has proved that it wrote that
@@ -23,9 +23,9 @@ from typing import Any, Literal
 
 from edgespec.client.answer import Info
 from edgespec.client.client import Client, proves
-from edgespec.client.private_engine import LOOK_AGAIN_S, PrivateEngine
 from edgespec.client.state_file import ServerState, states
 from edgespec.errors import EdgeSpecError, EndpointError
+from edgespec.local.private_engine import LOOK_AGAIN_S, PrivateEngine
 from edgespec.pairs.store import default_files, open_store
 from edgespec.system import config
 from edgespec_models import tiny
@@ -73,7 +73,7 @@ class WantedEngine:
                     return pair.name
         return None
 
-    def is_beside(self, state: ServerState, info: Info) -> bool:
+    def has_loaded(self, state: ServerState, info: Info) -> bool:
         """True if a server, started for everybody, has the wanted pair in memory beside another."""
         roomy = self.n_ctx is None or (info.n_ctx or 0) >= self.n_ctx
         return not (state.private or self.template) and info.model == self.name() and info.loaded and roomy
@@ -90,8 +90,8 @@ class WantedEngine:
 
     def arguments(self) -> list[str]:
         """Returns the flags for `edgespec serve`."""
-        said = {"--target": self.target, "--draft": self.draft, "--ctx": self.n_ctx}
-        chosen = [part for flag, value in said.items() if value is not None for part in (flag, str(value))]
+        given = {"--target": self.target, "--draft": self.draft, "--ctx": self.n_ctx}
+        chosen = [part for flag, value in given.items() if value is not None for part in (flag, str(value))]
         return [*chosen, *self.flags]
 
 
@@ -191,7 +191,7 @@ def _running(wanted: WantedEngine) -> Attached | None:
             client.model = None if wanted.target is None else state.model if met else name
             with suppress(EndpointError):  # it is just ending
                 info = client.info()
-                if met or wanted.is_beside(state, info):
+                if met or wanted.has_loaded(state, info):
                     return Attached(client, info, wanted, lent=state.private)
     return None
 
