@@ -159,10 +159,10 @@ class AnswerChoices:
 
     def _placed(self, event: Started, i: int) -> Started:
         """Returns it with the message in which a prompt differs from an earlier one."""
-        starts, why = self._wanted[i].messages, event.broken
-        if not (starts and why and why.was + why.now):
+        spans, why = self._wanted[i].messages, event.broken
+        if not (spans and why and why.was + why.now):
             return event
-        message = max(1, bisect.bisect_right(starts, why.ahead))
+        message = max(1, bisect.bisect_right([begin for begin, _ in spans], why.ahead))
         return event._replace(broken=why._replace(message=message))
 
     def stop(self, index: int, finish: FinishReason) -> None:
