@@ -746,6 +746,7 @@ def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path, windows: int)
         sessions.save(other)
         assert talk.id is not None
         sessions.leave(talk)
+        assert sessions.searched("zyxwv").result(SOON_S)  # it is written
         for _ in range(windows - 1):
             second = open_windows.enter_context(closing(Sessions(tmp_path, on_notice=lambda _: None)))
             assert second.searched("zyxwv").result(SOON_S)

@@ -177,6 +177,7 @@ class Client:
             build_advice=str(meta.get("build_advice") or ""),
             beyond_trained=str(meta.get("beyond_trained") or ""),
             break_even=_break_even(meta.get("break_even")),
+            exact=str(meta.get("exact") or ""),
         )
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int | None:

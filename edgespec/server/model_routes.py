@@ -219,6 +219,7 @@ class ModelRoutes:
                 "build_advice": self_test().advice,
                 "beyond_trained": about.beyond_trained,
                 "reads": about.reads,
+                "exact": "bytes" if about.byte_identical else "distribution",
             }
         began = datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
         return {

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
+from edgespec.chat.constrained_calls import called_or_formed, calls_form, forced
 from edgespec.chat.conversation import Composed, compose
-from edgespec.chat.forced_call import called_or_formed, calls_form, forced
 from edgespec.chat.normalization import normalized
 from edgespec.chat.well_known import turn_end
 from edgespec.core.attachment import Attachment
@@ -113,9 +113,14 @@ class PairSession:
         starts = message_starts(composed.text, [message.beginning for message in body.messages])
         changed = composed.normalized
         submits = [replace(submit, messages=starts, normalized=changed) for submit in submits]
-        several = body.parallel_tool_calls is not False
-        apart, note = body.shows_thoughts_apart, self.server.calls.note
-        turns = readers(composed, len(submits), apart=apart, several=several, note=note)
+        turns = readers(
+            composed,
+            len(submits),
+            apart=body.shows_thoughts_apart,
+            several=body.parallel_tool_calls is not False,
+            forced=body.must_call,
+            note=self.server.calls.note,
+        )
         return submits, turns, composed.text
 
     def _formed(
@@ -123,9 +128,8 @@ class PairSession:
     ) -> tuple[Composed, Grammar | None]:
         """Returns a conversation with the form that its answer has to have, if any. Raises Refusal."""
         if body.must_call:
-            composed, schema = forced(composed)
             try:
-                return composed, json_schema(schema, lenient=True)
+                return forced(composed, several=body.parallel_tool_calls is not False)
             except GrammarError as error:
                 raise invalid("tools", f"tools: {error}") from None
         if wanted := body.form():
@@ -143,7 +147,7 @@ class PairSession:
         """Returns how many tokens the prompt of a conversation has."""
         composed, media = await self.composed(body)
         if body.must_call:
-            composed, _ = forced(composed)
+            composed, _ = forced(composed, several=True)
         prompt = mixed(composed.text, media)
         return await self.worker.engine.n_tokens(prompt, add_bos=self._wants_bos(composed.text))
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from edgespec.chat.conversation import Composed
 from edgespec.chat.families.deltas import AssembledTurn, CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.chat.families.reader import Parser
-from edgespec.chat.forced_call import FORCED
 from edgespec.core.values import Round
 
 
@@ -77,8 +76,8 @@ def readers(
     *,
     apart: bool = True,
     several: bool = True,
+    forced: bool = False,
     note: Callable[[str, str], None] = lambda name, arguments: None,
 ) -> list[TurnReader]:
     """Returns a reader for each of n choices. note: is given the name and arguments of each call."""
-    forced = composed.family is FORCED
     return [TurnReader(composed.parser(), apart, several, forced, note=note) for _ in range(n)]

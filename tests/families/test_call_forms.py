@@ -90,12 +90,12 @@ def grammar_of(family: Family, tools: Mapping[str, Any]) -> Grammar:
     )
 
 
-def drawn(family: Family, rng: random.Random, tools: Mapping[str, Any], start: str, most: int = 3000) -> str:
+def drawn(grammar: Grammar, rng: random.Random, start: str = "", most: int = 3000) -> str:
     """Returns a text that begins so, each of whose bytes is drawn from those that the grammar allows.
 
     Long strings of noise would say little: what may end something is drawn more often.
     """
-    masks = MATCHERS.masks(grammar_of(family, tools), 0)
+    masks = MATCHERS.masks(grammar, 0)
     text = list(start.encode())
     assert masks.fitting([], text) == len(text), start
     while len(text) < most:
@@ -144,7 +144,7 @@ def test_whatever_is_drawn_from_a_form_is_a_call_that_fits(name: str, n: int) ->
             before = f"<|channel|>final<|message|>{before}<|end|>" + "<|start|>assistant" * (
                 "start" not in tag
             )
-        text = drawn(family, rng, tools, before + tag)
+        text = drawn(grammar_of(family, tools), rng, before + tag)
         if not text:
             continue
         ended += 1
@@ -156,3 +156,24 @@ def test_whatever_is_drawn_from_a_form_is_a_call_that_fits(name: str, n: int) ->
         if name not in ("muse", "harmony"):
             assert turn.content.strip() == before.removeprefix("all\n").strip(), text
     assert ended >= n // 2
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("n", [2, pytest.param(100, marks=pytest.mark.slow)])
+def test_a_turn_that_must_call_is_calls_that_fit_and_nothing_else(name: str, n: int) -> None:
+    """Whatever the family, it was one call, as JSON."""
+    family, rng = FAMILIES[name], random.Random(f"{name} {n}")
+    counts = set()
+    for _ in range(n):
+        chosen = rng.choice(list(TOOLS))
+        tools = {chosen: TOOLS[chosen], "other": SCHEMAS["none"]}
+        several = rng.random() < 0.5
+        text = drawn(Grammar("lark", family.only_calls(tools, several=several), lenient=True), rng)
+        if not text:
+            continue
+        turn = turn_of(family, text, tools)
+        assert turn.calls and not turn.content.strip(), text
+        for call in turn.calls:
+            assert call.name in tools and is_fit(call.arguments, tools[call.name]), (text, call.arguments)
+        counts.add(len(turn.calls))
+    assert n < 100 or family.whole or max(counts) > 1

@@ -177,14 +177,14 @@ def test_some_call_can_be_required_and_all_be_forbidden(client: openai.OpenAI) -
     )
 
 
-def test_a_forced_call_that_is_cut_off_leaves_no_text(client: openai.OpenAI) -> None:
+def test_a_constrained_calls_that_is_cut_off_leaves_no_text(client: openai.OpenAI) -> None:
     """The beginning of its JSON was the answer's text."""
     for most in (1, 2, 4):
         [choice] = ask(client, tools=[DOCS], tool_choice="required", max_tokens=most).choices
         assert not choice.message.content and choice.finish_reason == "length"
 
 
-def test_speculation_goes_on_under_a_forced_call(client: openai.OpenAI) -> None:
+def test_speculation_goes_on_under_a_constrained_calls(client: openai.OpenAI) -> None:
     """A seed gives the same call with and without a draft."""
     fields = {
         "tool_choice": "required",

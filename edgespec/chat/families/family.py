@@ -55,14 +55,26 @@ class Family:
     def form(self, tools: Tools) -> str:
         """Returns a grammar of the calls of these tools, each from its tag on. Raises NoForm."""
         rules = Rules()
+        tagged, bare = self._ways(rules, tools)
+        return rules.text([*tagged, *bare])
+
+    def only_calls(self, tools: Tools, *, several: bool) -> str:
+        """Returns a grammar of a turn that is a call of these tools, or several. Raises NoForm."""
+        rules = Rules()
+        tagged, bare = self._ways(rules, tools)
+        later = rules.rule(" | ".join(tagged))
+        first = bare[0] if bare else later  # where a tag only comes between calls
+        more = several and not self.whole  # such a turn ends with a call
+        return rules.text([f"{first} (/\\s*/ {later})*" if more else first])
+
+    def _ways(self, rules: Rules, tools: Tools) -> tuple[list[str], list[str]]:
+        """Returns the forms of calls that a tag announces, and of one with which a turn begins."""
         formers: dict[str, Former] = {tag: reader.form for tag, reader in self.calls.items()}
         formers |= self.forms
         if not formers or not tools:
             raise NoForm
-        ways = [form(rules, tag, tools) for tag, form in formers.items()]
-        if self.bare:
-            ways.append(self.bare.form(rules, "", tools))
-        return rules.text(ways)
+        tagged = [form(rules, tag, tools) for tag, form in formers.items()]
+        return tagged, [self.bare.form(rules, "", tools)] if self.bare else []
 
     @property
     def announcements(self) -> tuple[str, ...]:

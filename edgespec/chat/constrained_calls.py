@@ -1,10 +1,9 @@
-"""A forced call: the prompt extends to where its family writes calls, and a schema governs the rest.
+"""A turn that calls its tools: as it must, as it may where it otherwise has a form, or as it likes.
 
-What follows is one JSON object, {"name": ..., "arguments": {...}}, of one of the tools. Families that write
-calls differently get it as JSON too: what counts is that the name exists and the arguments fit.
+Calls are constrained in their family's own notation. Where that has no form for a schema, what must be a call
+is one JSON object, {"name": ..., "arguments": {...}}: its name exists, and its arguments fit.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,27 +11,24 @@ from edgespec.chat.conversation import Composed
 from edgespec.chat.families.call_form import NoForm, of_arguments
 from edgespec.chat.families.family import Family
 from edgespec.chat.families.json_calls import JsonCalls
-from edgespec.chat.families.known import GRANITE, HERMES, LLAMA, MISTRAL_LIST, NEMOTRON
+from edgespec.chat.families.known import LLAMA
 from edgespec.errors import GrammarError
-from edgespec.grammar.grammar import Grammar, Triggers
+from edgespec.grammar.grammar import Grammar, Triggers, json_schema
 
-OPENINGS: Mapping[Family, str] = {
-    HERMES: "<tool_call>\n",
-    MISTRAL_LIST: "[TOOL_CALLS][",
-    GRANITE: "<|tool_call|>[",
-    NEMOTRON: "<TOOLCALL>[",
-}
-FORCED = Family("forced", bare=JsonCalls())
 FORMED = "formed"  # the family of answers that are a call or have a form
 
 
-def forced(composed: Composed) -> tuple[Composed, dict[str, Any]]:
-    """Returns the prompt of a turn that calls one of its tools, and the JSON schema of what must follow."""
-    family = composed.family
-    closed = family.thoughts[0][1] + "\n\n" if composed.opened else ""
-    opening = next((text for known, text in OPENINGS.items() if known.name == family.name), "")
-    text = composed.text + closed + opening
-    return replace(composed, text=text, family=FORCED, opened=False), {"anyOf": _calls(composed)}
+def forced(composed: Composed, *, several: bool) -> tuple[Composed, Grammar]:
+    """Returns a turn that is a call of one of its tools, or several, and its grammar. Raises GrammarError."""
+    closed = composed.family.thoughts[0][1] + "\n\n" if composed.opened else ""
+    turn = replace(composed, text=composed.text + closed, opened=False)
+    try:
+        return turn, Grammar(
+            "lark", composed.family.only_calls(composed.tools, several=several), lenient=True
+        )
+    except (NoForm, GrammarError):
+        grammar = json_schema({"anyOf": _calls(composed)}, lenient=True)
+        return replace(turn, family=Family("forced", bare=JsonCalls())), grammar
 
 
 def called_or_formed(composed: Composed, form: object) -> tuple[Composed, dict[str, Any]]:
