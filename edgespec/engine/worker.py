@@ -153,7 +153,7 @@ class Worker:
         if item.media:
             self._media[message.id] = item.media
         if message.pieces:
-            self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
+            self._pieces[message.id] = _TokenTexts(self._pair.streams.spelling(message.request.shown))
         plain = not (message.request.governed or message.request.ignore_eos or item.media)
         if self._text_log and plain:
             self._text_log.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
@@ -261,11 +261,11 @@ def main() -> int:
     except EdgeSpecError as error:
         outbox.send(LoadFailed(str(error), error.exit_code))
         return error.exit_code
-    with pair, Trials(pair.control_pieces) as trials:
-        pair.matchers.lark = trials.lark
+    with pair, Trials(pair.streams.control_pieces) as trials:
+        pair.streams.matchers.lark = trials.lark
         reader.pair = pair
         ram, files = cache_ram(load.settings), prompt_files(pair)
-        reader.past = past = PastTexts(pair.piece)
+        reader.past = past = PastTexts(pair.streams.piece)
         engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files, past=past)
         most = load.settings.keep_texts
         text_log = text_log_of(config.data_folder(), pair.target.path, most) if most else None
