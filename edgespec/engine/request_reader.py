@@ -222,7 +222,7 @@ class RequestReader:
     def is_prepared(self, message: Submit) -> bool:
         """True if all that a vocabulary needs once for this request is there already."""
         assert self.pair
-        return self.pair.is_prepared(message.request)
+        return self.pair.streams.is_prepared(message.request)
 
     def _make_ready(self, message: Heavy) -> None:
         """Passes a request on; whatever is wrong with it, only this request is refused."""
@@ -249,7 +249,7 @@ class RequestReader:
             piece = self.pair.target.piece
             return Spelt(message.id, tuple(piece(token, special=True) for token in message.tokens))
         if isinstance(message, Submit):
-            self.pair.prepare(message.request)
+            self.pair.streams.prepare(message.request)
             tokens, media = self._read(message)
             return Ready(message, tokens, media, borders_of(message, tokens, self.pair.target))
         tokens, _ = self._read(message)

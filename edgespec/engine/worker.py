@@ -105,7 +105,7 @@ class Worker:
                     remote.end_if_lost(self._pair.settings.rpc)
                 idle = self._engine.idle and not self._reader.own_work  # no picture is being encoded, either
                 for text in next(self._older, ()) if idle else ():
-                    self._pair.remember(text.prompt, text.answer)
+                    self._pair.streams.remember(text.prompt, text.answer)
                 if idle and self._used and not self._engine.tidy():
                     self._pair.look_again()
             if not self._engine.idle:
@@ -156,7 +156,7 @@ class Worker:
         if item.media:
             self._media[message.id] = item.media
         if message.pieces:
-            self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
+            self._pieces[message.id] = _TokenTexts(self._pair.streams.spelling(message.request.shown))
         plain = not (message.request.governed or message.request.ignore_eos or item.media)
         if self._text_log and plain:
             self._text_log.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
@@ -264,11 +264,11 @@ def main() -> int:
     except EdgeSpecError as error:
         outbox.send(LoadFailed(str(error), error.exit_code))
         return error.exit_code
-    with pair, Trials(pair.control_pieces) as trials:
-        pair.matchers.lark = trials.lark
+    with pair, Trials(pair.streams.control_pieces) as trials:
+        pair.streams.matchers.lark = trials.lark
         reader.pair = pair
         ram, files = cache_ram(load.settings), prompt_files(pair)
-        reader.past = past = PastTexts(pair.piece)
+        reader.past = past = PastTexts(pair.streams.piece)
         engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files, past=past)
         most = load.settings.keep_texts
         text_log = text_log_of(config.data_folder(), pair.target.path, most) if most else None
