@@ -22,6 +22,7 @@ FAKE = Info(
     plain_s=0.02,
     speculates=True,
     where="nowhere",
+    exact="distribution",
 )
 
 

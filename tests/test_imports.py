@@ -54,13 +54,12 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"worker_requests"},
     {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
-    {"turns", "choice_results", "metrics", "generation", "announcing", "gate"},
+    {"turns", "choice_results", "last_requests", "metrics", "generation", "announcing", "gate"},
     {"event_stream"},
-    {"dialects.fields"},
-    {"dialects.structured", "dialects.tools"},
-    {"dialects.openai"},
+    {"requests"},
     {"answering", "dialects.embeddings"},
-    {"dialects.translation", "filling"},
+    {"pair_session"},
+    {"dialects.dialect", "dialects.translation", "filling"},
     {"dialects"},
     {"model_routes", "own_routes"},
     {"app"},
@@ -150,8 +149,6 @@ def floor(name: str) -> int:
     name = name.removeprefix("server").removeprefix(".")
     if not name:  # no code
         return 0
-    if name == "dialects.openai.routes":  # the rest of that folder is what the others stand on
-        name = "dialects"
     return next(n for n, names in enumerate(SERVER) if any(f"{name}.".startswith(f"{one}.") for one in names))
 
 
@@ -191,8 +188,8 @@ def test_floors_of_the_server_import_downward() -> None:
     assert not [(a, b) for a, b in inside if floor(b) > floor(a)]
 
 
-def test_dialects_know_the_chat_request_and_not_each_other() -> None:
-    """All speak through OpenAI's request; a fault in one dialect stays there."""
+def test_dialects_do_not_know_each_other() -> None:
+    """All become the requests of `server/requests/`; a fault in one dialect stays there."""
 
     def of(name: str) -> str:
         return ".".join(name.split(".")[:3])
@@ -201,7 +198,9 @@ def test_dialects_know_the_chat_request_and_not_each_other() -> None:
     assert len(dialects) > 4
     pairs = {(of(a), of(b)) for a, others in arrows().items() for b in others}
     crossing = {b for a, b in pairs if {a, b} <= dialects and a != b}
-    assert crossing == {"server.dialects.openai"}
+    assert not crossing
+    into = {(a, b) for a, others in arrows().items() for b in others if of(b) in dialects}
+    assert {a for a, b in into if of(a) not in dialects} == {"server.app"}, "nothing generic knows one"
 
 
 def test_commands_do_not_import_each_other() -> None:

@@ -69,9 +69,8 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RequestReader, Ta
     monkeypatch.setattr(RequestReader, "_listen", lambda self: None)
     target, heard = Target(), Heard()
     reader = RequestReader(cast(Any, io.BytesIO()), heard, most=64)
-    reader.pair = cast(
-        Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda _: None, is_prepared=lambda _: True)
-    )
+    streams = SimpleNamespace(prepare=lambda _: None, is_prepared=lambda _: True)
+    reader.pair = cast(Any, SimpleNamespace(n_ctx=64, target=target, streams=streams))
     yield reader, target, heard
     target.go.set()
     until(lambda: not reader.busy)
@@ -137,7 +136,8 @@ def test_the_trial_of_a_given_up_grammar_is_reported(at_work: tuple[RequestReade
         assert given_up and given_up.wait(10)
         raise GivenUpError
 
-    reader.pair = cast(Any, SimpleNamespace(target=target, prepare=prepare, is_prepared=lambda _: False))
+    streams = SimpleNamespace(prepare=prepare, is_prepared=lambda _: False)
+    reader.pair = cast(Any, SimpleNamespace(target=target, streams=streams))
     reader._take(submit(LONG))
     assert tried.wait(10)
     reader._take(Cancel("a"))

@@ -112,6 +112,7 @@ async def test_the_panel_tells_what_speculation_does_and_one_line_does_where_it_
             "4 by draft model",
             "of 4,096",
             "5.4 GB",
+            "in distribution",
         ):
             assert words in panel
         assert "1.60x plain speed\nestimated" in it.shown("#panel-lead") and "draft model" in it.shown(

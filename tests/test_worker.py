@@ -26,7 +26,7 @@ def spelling(shown: tuple[str, ...]) -> Any:
 
 
 PAIR: Any = SimpleNamespace(
-    spelling=spelling,
+    streams=SimpleNamespace(spelling=spelling),
     n_ctx=64,
     busy=lambda: (0.0, 0.0),
     costs=lambda: SimpleNamespace(target=SimpleNamespace(seconds=lambda n: 0.1)),

@@ -155,6 +155,7 @@ class Info:
     beyond_trained: str = ""  # a warning, if the context is longer than what the model was trained for
     lent: bool = False  # the engine is another program's, and ends with that
     break_even: BreakEven | None = None  # how good guesses have to be
+    exact: str = ""  # compared with plain decoding: "distribution", "bytes"; "" if unknown
 
     @property
     def notices(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.attachment import Mixed  # fmt: skip
-from edgespec.engine.borders import borders
+from edgespec.engine.borders import borders_of
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.engine.past_texts import PastTexts
@@ -222,7 +222,7 @@ class RequestReader:
     def is_prepared(self, message: Submit) -> bool:
         """True if all that a vocabulary needs once for this request is there already."""
         assert self.pair
-        return self.pair.is_prepared(message.request)
+        return self.pair.streams.is_prepared(message.request)
 
     def _make_ready(self, message: Heavy) -> None:
         """Passes a request on; whatever is wrong with it, only this request is refused."""
@@ -249,9 +249,9 @@ class RequestReader:
             piece = self.pair.target.piece
             return Spelt(message.id, tuple(piece(token, special=True) for token in message.tokens))
         if isinstance(message, Submit):
-            self.pair.prepare(message.request)
+            self.pair.streams.prepare(message.request)
             tokens, media = self._read(message)
-            return Ready(message, tokens, media, borders(tokens, self.pair.target.control))
+            return Ready(message, tokens, media, borders_of(message, tokens, self.pair.target))
         tokens, _ = self._read(message)
         sent = tokens if tokens.size <= MOST_TOKENS else tokens[:0]
         return Tokenized(message.id, array("i", sent.tobytes()), tokens.size)

@@ -75,7 +75,7 @@ class AnswerChoices:
         try:
             async with asyncio.timeout_at(self._until):
                 for submit in self._wanted:
-                    self._worker.submit(submit, self._on_event)
+                    self._worker.engine.submit(submit, self._on_event)
                 await self._accepted()
         except TimeoutError:
             self.close()
@@ -107,7 +107,7 @@ class AnswerChoices:
             if self._unread > UNREAD_MOST:  # others go on, but what waits for this client takes memory
                 event = Refusal(408, "this client does not read its answer: it was ended", code="not_read")
                 for other in self._open:
-                    self._worker.cancel(other)
+                    self._worker.engine.cancel(other)
         self._events.put_nowait((id, event, at))
 
     async def rounds(self) -> AsyncIterator[ChoiceRound]:
@@ -159,17 +159,17 @@ class AnswerChoices:
 
     def _placed(self, event: Started, i: int) -> Started:
         """Returns it with the message in which a prompt differs from an earlier one."""
-        starts, why = self._wanted[i].messages, event.broken
-        if not (starts and why and why.was + why.now):
+        spans, why = self._wanted[i].messages, event.broken
+        if not (spans and why and why.was + why.now):
             return event
-        message = max(1, bisect.bisect_right(starts, why.ahead))
+        message = max(1, bisect.bisect_right([begin for begin, _ in spans], why.ahead))
         return event._replace(broken=why._replace(message=message))
 
     def stop(self, index: int, finish: FinishReason) -> None:
         """Ends one choice before the model does."""
         id = self._wanted[index].id
         if id in self._open:
-            self._worker.cancel(id)
+            self._worker.engine.cancel(id)
             self.choices[index].finish = finish
             self._end(id)
 
@@ -190,6 +190,7 @@ class AnswerChoices:
         broken = next((choice.broken for choice in self.choices if choice.broken), None)
         again = {"again": broken.again, "cause": broken.cause} if broken else {}
         return {
+            **({"code": self.failed} if self.failed else {}),
             **again,
             "cached_from": next((choice.origin for choice in self.choices if choice.cached_tokens), None),
             "prompt_tokens": sum(choice.prompt_tokens for choice in self.choices),
@@ -203,7 +204,7 @@ class AnswerChoices:
     def close(self) -> None:
         """Cancels what has not ended."""
         for id in tuple(self._open):
-            self._worker.cancel(id)
+            self._worker.engine.cancel(id)
             self._end(id)
 
     def _end(self, id: str) -> None:
@@ -211,8 +212,7 @@ class AnswerChoices:
         i = self._index[id]
         self.choices[i].measured_s = self._metrics.plain_s(self._worker)
         if self.choices[i].started:  # a choice that never got a slot is not an answer
-            plain = self._wanted[i].request.drafter == "none"
-            self._metrics.ended(self.choices[i], self._worker, plain=plain)
+            self._metrics.ended(self.choices[i], self._worker, self._wanted[i])
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""

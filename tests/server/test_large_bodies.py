@@ -19,10 +19,11 @@ from served import Served, post, until
 from edgespec.server import bodies
 from edgespec.server.dialects.anthropic.requests import CountRequest
 from edgespec.server.dialects.llama_cpp.requests import DetokenizeRequest, InfillRequest, LlamaCompletion
-from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest
+from edgespec.server.dialects.openai.requests import CompletionRequest
 from edgespec.server.dialects.responses.requests import InputRequest
 from edgespec.server.json_body import MOST_GROUPS, MOST_VALUES, WrongBodyError, parsed
 from edgespec.server.refusal import LONGEST, Refusal, quoted
+from edgespec.server.requests.chat import ChatRequest
 
 MANY = 9000
 HI = [{"role": "user", "content": "hi"}]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from edgespec.client.api_key import api_key
 from edgespec.errors import SettingError
 from edgespec.local.attach import WantedEngine, attach
 from edgespec.local.engine_flags import engine_flags
@@ -17,7 +18,6 @@ from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, con
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import on_terminal, rescue
 from edgespec_tui.settings.beginning import (
-    api_key,
     begin,
     first_conversation,
     open_sessions,
