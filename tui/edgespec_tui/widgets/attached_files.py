@@ -7,13 +7,17 @@ What follows an @ and names no file stays as it was written: decorators and addr
 
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote
 
 from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
+from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.media import is_medium, mark_of
+from edgespec_tui.tools.offer import cleaned
+from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 
 LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
@@ -53,6 +57,23 @@ def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), mark, file=True))
     return QuestionText(text, tuple(inserts), tuple(media), digests=tuple(digests)), missed
+
+
+async def with_attachments(question: QuestionText, toolbox: Toolbox) -> tuple[QuestionText, list[str]]:
+    """Does what `with_files` does, and adds the resources of servers: @SERVER:NAME. Raises EdgeSpecError."""
+    question, missed = await in_thread(partial(with_files, question))
+    servers = {server.name for server in toolbox.servers}
+    text, inserts = question.text, [*question.inserts]
+    for match in MENTION.finditer(question.text if servers else ""):
+        server, colon, name = (match[1] or match[2]).partition(":")
+        if colon and server in servers and not any(one.start <= match.start() < one.end for one in inserts):
+            content = cleaned(await toolbox.resource(server, name))
+            start, block = len(text) + 2, fenced(Path(name), content)
+            text = f"{text}\n\n{block}"
+            mark = f"[{server}:{name}: {count_of(content)}]"
+            inserts.append(Insert(start, start + len(block), mark, file=True))
+    missed = [name for name in missed if name.partition(":")[0] not in servers]
+    return replace(question, text=text, inserts=tuple(inserts)), missed
 
 
 @dataclass(frozen=True, slots=True)
