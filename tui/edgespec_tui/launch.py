@@ -18,6 +18,7 @@ from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, con
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import on_terminal, rescue
 from edgespec_tui.settings.beginning import begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.settings.instructions import offer
 from edgespec_tui.settings.settings import read
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead
@@ -59,7 +60,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
 
     known = known_to_app()
     beginning = begin(arguments, known=known)
-    notices = [*filter(None, [arguments.notice]), *beginning.complaints]
+    notices = [*filter(None, [arguments.notice, offer()]), *beginning.complaints]
     sessions = open_sessions(arguments, on_notice=notices.append)
     try:
         app = ChatApp(

@@ -81,9 +81,9 @@ class AnswerQueue:
             await self._replace_answer(talk, editing, question.text)
             return
         self._hold(talk, question)  # files may come from a slow disk
-        question, missed = await self._with_files(question)
-        if missed:
-            screen.tell(f"There is no file {', '.join(missed)}: sent as written.")
+        question, notes = await self._with_files(question)
+        for sentence in notes:
+            screen.tell(sentence)
         if editing is None and self.running:
             self.waiting.append(question)
             screen.show_waiting(self.waiting)

@@ -19,6 +19,7 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, Eng
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings.instructions import are_in
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.attached_files import Mention
 from edgespec_tui.widgets.completions import ChoiceList
@@ -208,6 +209,7 @@ class ConversationScreen(Screen[None]):
             speculation=self.speculation,
             used=self.answers.used,
             measured=self.measured,
+            instructions=are_in(self.conversation.system),
         )
         self.query_one(SpeculationPanel).show(figures, state)
 
@@ -272,7 +274,11 @@ class ConversationScreen(Screen[None]):
     def show_files(self, files: Sequence[Mention]) -> None:
         """Shows the files that go with what is written, each with a way to remove it."""
         chips = [
-            Content.from_markup(f"[@click=screen.remove_file({n})] $name × [/]", name=file.path.name)
+            Content.from_markup(
+                f"[@click=screen.remove_file({n})] $name[dim] $about[/] × [/]",
+                name=file.name,
+                about=file.about,
+            )
             for n, file in enumerate(files)
         ]
         row = self.query_one("#files", Static)
