@@ -285,7 +285,7 @@ class Engine:
         """Reports what a step brought; finished requests leave."""
         ended = []
         for slot, round_ in step.rounds:
-            events.append(Emitted(slot.request.id, self._lanes.timed(slot, round_)))
+            events.append(Emitted(slot.request.id, round_, (), self._lanes.charge(slot)))
             slot.request.written += round_.tokens
             if round_.finish:
                 ended.append(slot)

@@ -204,7 +204,7 @@ class Worker:
             self._media.pop(id, None)
         spelt = self._pieces.pop(id, None) if round_.finish else self._pieces.get(id)
         pieces = tuple(map(spelt.of, round_.tokens)) if spelt else ()
-        return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces)
+        return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces, emitted.seconds)
 
     def _forget(self, id: str) -> None:
         """Forgets a request that will not be answered to its end."""
