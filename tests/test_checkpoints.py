@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,11 @@ from numpy.typing import NDArray
 from served import served
 from tiny_gguf import CONTROL, write_hybrid, write_llama, write_recurrent, write_sliding
 
+from edgespec.chat.conversation import compose
 from edgespec.core.media import cells
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, Started
-from edgespec.engine.borders import FAR, LAST, NEAR, borders
+from edgespec.engine.borders import FAR, LAST, NEAR, borders, token_places
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.engine.prompt_files import PromptFiles
@@ -23,6 +25,7 @@ from edgespec.engine.state_keys import state_keys
 from edgespec.llama.saved import PrefixStore, Saved
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
+from edgespec.server.pair_session import message_spans
 
 Tokens = NDArray[np.int32]
 KINDS = {"hybrid": write_hybrid, "recurrent": write_recurrent, "sliding": write_sliding}
@@ -147,6 +150,37 @@ def test_the_next_program_finds_checkpoints_on_disk(pair: Pair, tmp_path: Path) 
     assert written == damaged[1] == alone(pair, asked)
 
 
+@pytest.mark.parametrize("other", ["model", "build"])
+def test_states_of_another_model_or_build_are_not_used(
+    other: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model's file is replaced under its name, or llama.cpp is compiled anew."""
+
+    def asked(turn: str) -> tuple[int, list[int]]:
+        with Pair(tmp_path / "t.gguf", None, SETTINGS) as pair:
+            files = PromptFiles(tmp_path / "prompts", 10**8, state_keys(pair.contexts))
+            files.wait(10.0)
+            engine = Engine(pair, slots=1, cache_ram=RAM, files=files)
+            found = answer(engine, TURNS[turn][0])
+            while engine.write_down():
+                time.sleep(0.001)
+            files.close(10.0)
+            assert found[1] == alone(pair, TURNS[turn][0])
+            return found
+
+    write_hybrid(tmp_path / "t.gguf")
+    first = asked("goes on")
+    assert asked("same preamble")[0] == 30
+    if other == "model":
+        write_hybrid(tmp_path / "new.gguf", seed=8).replace(tmp_path / "t.gguf")
+    else:
+        (tmp_path / "libllama.so").touch()
+        monkeypatch.setattr("edgespec.engine.state_keys.library_folder", lambda: tmp_path)
+    missing, written = asked("goes on")
+    assert missing == TURNS["goes on"][0][0].size
+    assert (written != first[1]) == (other == "model")
+
+
 def test_a_reproducible_answer_uses_none(pair: Pair) -> None:
     """What was evaluated in other company differs in last digits."""
     pair.forget()
@@ -169,8 +203,15 @@ def test_attention_alone_needs_none(tmp_path: Path) -> None:
         assert pair.contexts["target"].checkpoints is None
 
 
-def test_a_hybrid_model_is_served_with_checkpoints(tmp_path: Path) -> None:
-    """From a conversation to the places where its prompt is cut, through the worker."""
+WORDS_ALONE = "{% for m in messages %}### {{ m.role }}:\n{{ m.content }}\n\n{% endfor %}### assistant:\n"
+
+
+@pytest.mark.parametrize("template", ["", pytest.param(WORDS_ALONE, marks=pytest.mark.slow)])
+def test_a_hybrid_model_is_served_with_checkpoints(template: str, tmp_path: Path) -> None:
+    """From a conversation to the places where its prompt is cut, through the worker.
+
+    Without control tokens between messages there were none before 8,192 tokens.
+    """
     system = {"role": "system", "content": 80 * "abc def ghi "}
     turns = [{"role": role, "content": 20 * f"{word} "} for role, word in (("user", "one"), ("user", "two"))]
     flags = (
@@ -182,6 +223,9 @@ def test_a_hybrid_model_is_served_with_checkpoints(tmp_path: Path) -> None:
         "--target",
         str(write_hybrid(tmp_path / "t.gguf")),
     )
+    if template:
+        (tmp_path / "words.jinja").write_text(template)
+        flags += ("--chat-template-file", str(tmp_path / "words.jinja"))
     with served(tmp_path, *flags) as server:
         found = []
         for turn in turns:
@@ -209,6 +253,41 @@ def test_places_are_ends_of_messages_and_not_too_many() -> None:
     assert borders(np.array([7] * 9, np.int32), np.array([True])) == (5,), "a token that does not exist"
     assert places(20_000, 0, 19_990) == (FAR, 2 * FAR, 19_990)
     assert NEAR < FAR and LAST < NEAR
+
+
+def test_without_control_tokens_places_are_where_the_texts_of_messages_begin_and_end() -> None:
+    """A start token or a space precedes the text, a token may lie across a place, a letter has 2 bytes."""
+    text = "# user: Grüße\n# assistant: yes\n"
+    spans = message_spans(text, ["Grüße", "", "yes ", "never sent"])
+    assert spans == ((8, 13), (13, 13), (27, 30), (30, 30))
+    tokens = ["<s>", "# user:", " Gr", "ü", "ße", "\n", "# assistant", ":", " ", "yes", "\n"]
+    sizes = [len(token.encode()) for token in tokens]
+    assert token_places(sizes, text, spans) == [2, 5, 9, 10]
+    assert token_places([5 for _ in range(9)], 45 * "x", [(10, 12), (44, 45)]) == [2, 2, 8, 9]
+    prompt = np.zeros(2000, np.int32)
+    assert borders(prompt, np.array([False]), [900, 950, 1990, 1995]) == (900, 1990)
+
+
+@pytest.mark.slow
+def test_in_every_template_a_turn_that_differs_costs_itself_and_512_tokens(test_data: Path) -> None:
+    """Even if no token of the vocabulary is a control token: here each byte is one of its own."""
+    long = [(role, f"{role} {i} " + 700 * f"{i}") for i, role in enumerate(("user", "assistant", "user"))]
+    turns = [{"role": role, "content": content} for role, content in (("system", 3000 * "s"), *long)]
+    changes = {
+        "last turn": [*turns[:-1], {"role": "user", "content": "another"}],
+        "answer dropped": [*turns[:2], turns[3]],
+        "preamble": [turns[0], {"role": "user", "content": "another"}],
+    }
+    for path in sorted((test_data / "templates").glob("*.jinja")):
+        template = path.read_text()
+        for name, changed in changes.items():
+            first, second = (compose(template, said).text for said in (turns, changed))
+            spans = message_spans(first, [one["content"] for one in turns])
+            n = len(os.path.commonprefix([first.encode(), second.encode()]))
+            sizes = np.ones(len(first.encode()), np.int32)
+            places = borders(0 * sizes, np.array([False]), token_places(sizes.tolist(), first, spans))
+            back = n - max((place for place in places if place <= n), default=0)
+            assert back <= NEAR + 64, (path.name, name, back, places)
 
 
 def test_no_place_is_within_a_picture() -> None:

@@ -167,6 +167,21 @@ def test_outside_the_profile_every_difference_is_explained_by_arithmetic(
     assert all(d.explained and d.logits_differ <= LOGITS_DIFFER_AT_MOST for d in found), found
 
 
+def test_a_text_of_an_earlier_run_makes_guesses_and_one_of_another_vocabulary_none(
+    files: dict[str, tuple[Path, Path]],
+) -> None:
+    request = Request(GREEDY_FEW, 60, drafter="history", draft_length=8)
+    prompt = some_prompt(77)
+    with Pair(files["plain"][0]) as earlier:
+        first = output(earlier, prompt, request)
+    with Pair(files["plain"][0]) as later:
+        later.remember(prompt.tolist(), [*first.tokens[:-1], later.target.n_vocab])
+        assert output(later, prompt, request).drafted == 0
+        later.remember(prompt.tolist(), list(first.tokens))
+        again = output(later, prompt, request)
+    assert again.tokens == first.tokens and again.accepted > 30
+
+
 @pytest.mark.parametrize(
     "kind, drafter, sampling",
     [

@@ -54,7 +54,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"worker_requests"},
     {"worker_life"},
     {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
-    {"turns", "choice_results", "metrics", "generation", "announcing", "gate"},
+    {"turns", "choice_results", "last_requests", "metrics", "generation", "announcing", "gate"},
     {"event_stream"},
     {"requests"},
     {"answering", "dialects.embeddings"},

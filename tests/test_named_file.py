@@ -31,6 +31,7 @@ FLAGS = (
     ("serve", "--config"),
     ("bench", "--prompts"),
     ("chat", "--api-key-file", "--endpoint", "127.0.0.1:1"),
+    ("doctor", "--api-key-file", "--endpoint", "127.0.0.1:1"),
 )
 
 

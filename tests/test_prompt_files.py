@@ -19,7 +19,7 @@ from commands import posix
 from numpy.typing import NDArray
 from test_prefixes import LENGTH, REQUEST, answered, more, text
 from test_scheduler import FakePair, Watched
-from tiny_gguf import write_hybrid, write_llama, write_sliding
+from tiny_gguf import write_hybrid, write_llama, write_recurrent, write_sliding
 
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
@@ -346,8 +346,11 @@ def test_a_request_for_a_fresh_reading_gets_nothing_from_disk(
 
 # ---- real states, and programs that are killed -------------------------------------------------------------
 
-WRITERS = {"attention": write_llama, "sliding": write_sliding, "hybrid": write_hybrid}
+WRITERS = {
+    "attention": write_llama, "sliding": write_sliding, "hybrid": write_hybrid, "recurrent": write_recurrent,
+}  # fmt: skip
 HOW = PairSettings(n_ctx=1400, threads=1, slots=2, remember=False, flash_attention=False, cache_disk=10**9)
+CHECKPOINTS = (550, 1096)
 PREAMBLE = np.random.default_rng(3).integers(0, 256, 1100).astype(np.int32)
 KILLED = """
 import os, signal, sys
@@ -395,8 +398,10 @@ def write_down(folder: Path, kind: str) -> None:
     with Pair(folder / f"{kind}.gguf", None, HOW) as pair:
         files = PromptFiles(folder / "prompts", 10**9, state_keys(pair.contexts))
         files.wait(10.0)
-        engine = Engine(pair, slots=2, files=files)
-        asked(engine, PREAMBLE)
+        engine = Engine(pair, slots=2, files=files, cache_ram=10**7)
+        engine.submit("r", PREAMBLE, replace(REQUEST, max_tokens=1), CHECKPOINTS)
+        while not engine.idle:
+            engine.step()
         while engine.write_down():
             time.sleep(0.001)
         files.close(30.0)
@@ -405,33 +410,39 @@ def write_down(folder: Path, kind: str) -> None:
 @pytest.mark.sample(1)
 @pytest.mark.skipif(os.name != "posix", reason="there is no kill -9")
 @pytest.mark.parametrize(
-    ("kind", "stage", "after", "found"),
+    ("kind", "stage", "after", "found", "shared"),
     [
-        ("attention", "writing", 60, 512),
-        ("attention", "after the name", 1, 1024),
-        ("hybrid", "before the name", 0, 0),
+        ("attention", "writing", 60, 512, 1100),
+        ("attention", "after the name", 1, 1024, 1100),
+        ("hybrid", "before the name", 0, 0, 1100),
+        ("hybrid", "after the name", 1, 550, 800),
+        ("hybrid", "before the name", 1, 0, 800),
         *(
             pytest.param(*of, marks=pytest.mark.slow)
             for of in (
-                ("attention", "writing", 0, 0),
-                ("attention", "before the name", 1, 512),
-                ("sliding", "writing", 5, 0),
-                ("hybrid", "after the name", 0, 1100),
+                ("attention", "writing", 0, 0, 1100),
+                ("attention", "before the name", 1, 512, 1100),
+                ("sliding", "writing", 5, 0, 1100),
+                ("hybrid", "after the name", 0, 1100, 1100),
+                ("hybrid", "writing", 60, 0, 800),
+                ("sliding", "after the name", 1, 550, 800),
+                ("recurrent", "before the name", 2, 550, 800),
             )
         ),
     ],
 )
 def test_whatever_a_killed_program_left_gives_the_logits_of_a_fresh_reading(
-    kind: str, stage: str, after: int, found: int, tmp_path: Path
+    kind: str, stage: str, after: int, found: int, shared: int, tmp_path: Path
 ) -> None:
+    """shared: tokens that the next prompt has of the first; behind them, checkpoints are of use."""
     file = WRITERS[kind](tmp_path / f"{kind}.gguf")
     command = [sys.executable, "-c", KILLED, str(tmp_path), kind, stage, str(after)]
     child = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, timeout=100)
     assert child.returncode == -signal.SIGKILL, child.stderr.decode()[-2000:]
-    prompt = np.concatenate([PREAMBLE, text(5, 20)])
+    prompt = np.concatenate([PREAMBLE[:shared], text(5, 20)])
     with Pair(file, None, HOW) as pair:
         files = PromptFiles(tmp_path / "prompts", 10**9, state_keys(pair.contexts))
-        engine, context = Engine(pair, slots=2, files=files), pair.contexts["target"]
+        engine, context = Engine(pair, slots=2, files=files, cache_ram=10**7), pair.contexts["target"]
         assert answered(engine, prompt) == [found]
         rows = context.score([Want(prompt, seq=engine._slots[0].seq)])[0].copy()
         files.close(10.0)

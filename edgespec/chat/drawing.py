@@ -21,6 +21,7 @@ from edgespec.chat.arrangements import (
 from edgespec.chat.families.family import Family
 from edgespec.chat.families.json_text import as_object
 from edgespec.chat.families.known import DEEPSEEK_R1, DEEPSEEK_V3, GRANITE, HERMES, LFM, family_of
+from edgespec.chat.generated import Generated
 from edgespec.chat.template import render
 from edgespec.chat.traits import Traits, traits_of
 
@@ -137,7 +138,9 @@ def text_of(content: object, joint: str = "") -> str:
 def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
     function = call["function"]
     arguments = function.get("arguments")
-    if traits.as_text:
+    if isinstance(arguments, Generated):
+        arguments = arguments.text if traits.as_text else arguments
+    elif traits.as_text:
         text = isinstance(arguments, str)
         arguments = arguments if text else json.dumps(arguments or {}, ensure_ascii=False)
     else:

@@ -17,6 +17,7 @@ from jinja2.meta import find_undeclared_variables
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from edgespec.chat.generated import Generated
 from edgespec.errors import TemplateError
 from edgespec.system.limited_child import answer_within
 
@@ -52,6 +53,8 @@ _Given.__name__, _Given.__qualname__, _Given.__module__ = "list", "list", "built
 
 def _given(value: Any) -> Any:
     """Returns a value whose lists are marked as given, at any depth."""
+    if isinstance(value, Generated):
+        return Generated({key: _given(item) for key, item in value.items()}, value.text)
     if isinstance(value, Mapping):
         return {key: _given(item) for key, item in value.items()}
     return _Given(map(_given, value)) if isinstance(value, list | tuple) else value
@@ -110,9 +113,25 @@ def _to_json(
 ) -> str:
     if isinstance(value, Iterator):  # as `map` gives
         value = list(value)
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
+    texts: dict[str, str] = {}
+    text = json.dumps(
+        _marked(value, texts), ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+        sort_keys=sort_keys,
+    )  # fmt: skip
+    for mark, generated in texts.items():
+        text = text.replace(json.dumps(mark), generated, 1)
+    return text
+
+
+def _marked(value: Any, texts: dict[str, str]) -> Any:
+    """Returns a value with marks in place of generated arguments, whose texts are added under their marks."""
+    if isinstance(value, Generated):
+        mark = f"\0{len(texts)}\0"
+        texts[mark] = value.text
+        return mark
+    if isinstance(value, Mapping):
+        return {key: _marked(item, texts) for key, item in value.items()}
+    return [_marked(item, texts) for item in value] if isinstance(value, list | tuple) else value
 
 
 def answer(asked: dict[str, Any]) -> str:

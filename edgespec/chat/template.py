@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
+from edgespec.chat.generated import Generated
 from edgespec.errors import TemplateError, TemplateOverrunError
 from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, TOO_MUCH, LimitedChild, Limits
 
@@ -170,6 +171,8 @@ def _sane(template: str) -> str:
 
 def _in_dicts(value: Any) -> Any:
     """Returns a value in dicts and lists, which can be sent to another process."""
+    if isinstance(value, Generated):
+        return value
     if isinstance(value, Mapping):
         return {key: _in_dicts(item) for key, item in value.items()}
     return [_in_dicts(item) for item in value] if isinstance(value, list | tuple) else value

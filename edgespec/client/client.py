@@ -189,6 +189,16 @@ class Client:
         n = counted.get("n_tokens")
         return n if isinstance(n, int) else None
 
+    def last_requests(self) -> list[Mapping[str, Any]]:
+        """Returns what our server tells of the last requests with this key, the newest last.
+
+        Raises EndpointError.
+        """
+        told = self._json("GET", "/edgespec/requests", root=True).get("requests")
+        if not isinstance(told, list):
+            raise EndpointError(f"{self.where} lists no requests: is it EdgeSpec's, in this version?")
+        return [one for one in told if isinstance(one, dict)]
+
     def engine(self) -> EngineState | None:
         """Returns the state of the engine, and how far it is loaded; None if the server does not tell."""
         try:

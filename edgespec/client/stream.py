@@ -210,7 +210,7 @@ class _Figures:
             model=self._model,
             prompt_tokens=whole(usage, "prompt_tokens"),
             cached_tokens=_first(whole(timings, "cache_n"), cached),
-            read_again=_read_again(mapped(timings, "evaluated_again")),
+            read_again=read_again(mapped(timings, "evaluated_again")),
             n_tokens=n,
             n_ctx=whole(timings, "n_ctx"),
             ttft_s=self._ttft,
@@ -235,7 +235,7 @@ def _first(*values: _T | None) -> _T | None:
     return next((value for value in values if value is not None), None)
 
 
-def _read_again(why: Mapping[str, Any]) -> str:
+def read_again(why: Mapping[str, Any]) -> str:
     """Returns why much of a prompt was evaluated again, in a sentence; "" if it was not."""
     n, message = whole(why, "tokens"), whole(why, "message")
     was, now, cause = (str(why.get(name) or "") for name in ("was", "now", "cause"))

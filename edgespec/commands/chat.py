@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from edgespec.client import api_key
 from edgespec.client.state_file import digest
 from edgespec.commands import flags
 from edgespec.commands.flag_table import add_flags
@@ -23,8 +24,7 @@ FLAGS = {
 ENDPOINT = {
     "--endpoint URL": "chat with any OpenAI-style server, such as http://HOST:8000/v1",
     "--model NAME": "which of its models answers; else that of the settings, its only one, or you choose",
-    "--api-key KEY": "its key (or EDGESPEC_API_KEY); - prompts for it in the terminal",
-    "--api-key-file FILE": "a file with its key",
+    **api_key.FLAGS,
 }
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.attachment import Mixed  # fmt: skip
-from edgespec.engine.borders import borders
+from edgespec.engine.borders import borders_of
 from edgespec.engine.outbox import Outbox
 from edgespec.engine.pair import Pair
 from edgespec.engine.past_texts import PastTexts
@@ -251,7 +251,7 @@ class RequestReader:
         if isinstance(message, Submit):
             self.pair.streams.prepare(message.request)
             tokens, media = self._read(message)
-            return Ready(message, tokens, media, borders(tokens, self.pair.target.control))
+            return Ready(message, tokens, media, borders_of(message, tokens, self.pair.target))
         tokens, _ = self._read(message)
         sent = tokens if tokens.size <= MOST_TOKENS else tokens[:0]
         return Tokenized(message.id, array("i", sent.tobytes()), tokens.size)

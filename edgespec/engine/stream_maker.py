@@ -15,7 +15,7 @@ from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.demanded import DemandedText
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.free import free_guessers
-from edgespec.core.drafters.history import History, TextPool
+from edgespec.core.drafters.history import LONG, History, TextPool
 from edgespec.core.loop import Limits, Loop, generate
 from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.pace import FixedLength, Pace
@@ -141,6 +141,12 @@ class StreamMaker:
         while len(self._pools) > MOST_POOLS:
             self._pools.popitem(last=False)
         return pool
+
+    def remember(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        """Has a text make guesses where no API keys separate users; passes over one of another vocabulary."""
+        tokens = np.array([*prompt[-LONG:], *answer], np.int64)
+        if tokens.max(initial=-1) < self._target.n_vocab:
+            self._pool("").add(tokens.astype(np.int32), len(answer), answer)
 
     def spelling(self, shown: tuple[str, ...]) -> Callable[[int], bytes]:
         """Returns a function for the bytes of a token; of the control tokens, only those `shown` have any."""

@@ -38,7 +38,7 @@ from edgespec.engine.past_texts import PastTexts
 from edgespec.engine.request_reader import Ready, RequestReader, SlotRead, refused
 from edgespec.engine.slot_actions import SlotActions
 from edgespec.engine.state_keys import state_keys
-from edgespec.engine.text_log import TextLog, text_log_of
+from edgespec.engine.text_log import TextLog, read, text_log_of
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
@@ -78,6 +78,7 @@ class Worker:
     ) -> None:
         """text_log: keeps the texts, if wanted."""
         self._text_log = text_log
+        self._older = read(text_log.folder) if text_log else iter(())  # read while there is nothing to do
         self._pair, self._engine, self._reader, self._outbox = pair, engine, reader, outbox
         self._pieces: dict[str, _TokenTexts] = {}  # of those that want them
         self._speaking: set[str] = set()  # requests whose first round was sent
@@ -103,6 +104,8 @@ class Worker:
                 if self._engine.idle:
                     remote.end_if_lost(self._pair.settings.rpc)
                 idle = self._engine.idle and not self._reader.own_work  # no picture is being encoded, either
+                for text in next(self._older, ()) if idle else ():
+                    self._pair.streams.remember(text.prompt, text.answer)
                 if idle and self._used and not self._engine.tidy():
                     self._pair.look_again()
             if not self._engine.idle:

@@ -59,7 +59,7 @@ class Submit:
     pieces: bool = False  # send the text of every single token as well
     owner: str = ""  # whose it is: never is anything shown of another's
     normalized: tuple[str, ...] = ()  # lines of the system prompt that were left out or moved
-    messages: tuple[int, ...] = ()  # where the texts of a conversation's messages begin in the prompt
+    messages: tuple[tuple[int, int], ...] = ()  # where the texts of messages begin and end in the prompt
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,10 +160,10 @@ class AnswerChoices:
 
     def _placed(self, event: Started, i: int) -> Started:
         """Returns it with the message in which a prompt differs from an earlier one."""
-        starts, why = self._wanted[i].messages, event.broken
-        if not (starts and why and why.was + why.now):
+        spans, why = self._wanted[i].messages, event.broken
+        if not (spans and why and why.was + why.now):
             return event
-        message = max(1, bisect.bisect_right(starts, why.ahead))
+        message = max(1, bisect.bisect_right([begin for begin, _ in spans], why.ahead))
         return event._replace(broken=why._replace(message=message))
 
     def stop(self, index: int, finish: FinishReason) -> None:
@@ -213,8 +213,7 @@ class AnswerChoices:
         i = self._index[id]
         self.choices[i].measured_s = self._metrics.plain_s(self._worker)
         if self.choices[i].started:  # a choice that never got a slot is not an answer
-            plain = self._wanted[i].request.drafter == "none"
-            self._metrics.ended(self.choices[i], self._worker, plain=plain)
+            self._metrics.ended(self.choices[i], self._worker, self._wanted[i])
 
     def usage(self) -> dict[str, Any]:
         """Returns the counts as OpenAI has them: a prompt counts once, however many choices it has."""

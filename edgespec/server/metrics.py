@@ -6,13 +6,17 @@ rate(edgespec_decode_seconds_total) over rate(edgespec_decode_tokens_total), pla
 
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from edgespec.core.values import Round
+from edgespec.pairs.shown_name import shown_name
+from edgespec.protocol.messages import Submit
 from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.front_page import Recent
+from edgespec.server.last_requests import LastRequests
 from edgespec.server.supervisor import Supervisor
 from edgespec.server.worker_life import WorkerLife
 
@@ -81,7 +85,7 @@ class Metrics:
         self._accepted = counter(f"{spec}_accepted_tokens", "guesses that stayed")
         by_place = f"{spec}_accepted_tokens_per_pos"
         self._by_place = counter(by_place, "guesses that stayed, by place", ["position"])
-        self._engines, self.recent = engines, Recent()
+        self._engines, self.recent, self.last = engines, Recent(), LastRequests()
         self._plain: dict[WorkerLife, Plain] = {}
         self._tokens = counter("edgespec_decode_tokens", "tokens after the first", ["mode"])
         self._seconds = counter("edgespec_decode_seconds", "time for them", ["mode"])
@@ -109,8 +113,11 @@ class Metrics:
             for place in range(round_.accepted):
                 self._by_place.labels(str(place)).inc()
 
-    def ended(self, choice: ChoiceResults, worker: WorkerLife, *, plain: bool) -> None:
+    def ended(self, choice: ChoiceResults, worker: WorkerLife, asked: Submit) -> None:
         """Counts a choice, whole or not."""
+        if asked.request.choice == 0:
+            self.last.note(asked.owner, shown_name(Path(worker.load.target)), choice)
+        plain = asked.request.drafter == "none"
         mode = "plain" if plain else "speculative"
         self._requests.labels(mode, choice.finish or "cancelled").inc()
         self._prompt.inc(choice.known_tokens - choice.cached_tokens)

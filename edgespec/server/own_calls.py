@@ -9,6 +9,8 @@ from collections import OrderedDict
 from contextvars import ContextVar
 from hashlib import sha256
 
+from edgespec.chat.generated import Generated
+
 MOST = 512  # calls
 LONGEST = 65_536  # characters of arguments
 
@@ -32,7 +34,9 @@ class OwnCalls:
     def as_generated(self, name: str, arguments: object) -> object:
         """Returns the arguments of a call as they were generated, if they were; else as they are."""
         key = _key(name, arguments)
-        return self._texts.get(key, arguments) if key else arguments
+        text = self._texts.get(key) if key else None
+        values = json.loads(text) if text else None
+        return Generated(values, text) if text and isinstance(values, dict) else arguments
 
 
 def _key(name: str, arguments: object) -> bytes | None:

@@ -1,7 +1,7 @@
 """What the server says of itself: whether it runs, its figures, and that it is the one it says it is."""
 
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 from fastapi.responses import JSONResponse, Response
@@ -10,6 +10,7 @@ from edgespec.client.state_file import PROOF_PATH, ServerState
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.metrics import Metrics
+from edgespec.server.own_calls import OWNER
 from edgespec.server.refusal import closed, unavailable
 from edgespec.server.supervisor import Supervisor
 
@@ -31,6 +32,7 @@ class OwnRoutes:
         router = checked_router(
             ("GET", self.health, "/v1/health", "/health"),
             ("HEAD", self.health, "/v1/health", "/health"),
+            ("GET", self.requests, "/edgespec/requests"),
         )
         hidden = (("GET", self.proof, PROOF_PATH), ("GET", self.figures, "/metrics"))
         router.include_router(checked_router(*hidden, shown=False))
@@ -52,6 +54,12 @@ class OwnRoutes:
     async def proof(self, nonce: Annotated[str, Query(min_length=16, max_length=200)]) -> dict[str, str]:
         """Proves that this server wrote the file which a client has read."""
         return {"proof": self._state.proof(nonce)}
+
+    async def requests(self) -> dict[str, Any]:
+        """Lists the last requests of who asks: where their prompts' tokens were, and what broke a prefix."""
+        if self._answering.settings.no_slots:
+            raise closed("/edgespec/requests", "--no-slots")
+        return {"requests": self._metrics.last.of(OWNER.get())}
 
     async def figures(self) -> Response:
         """Returns Prometheus's figures."""

@@ -110,9 +110,9 @@ class PairSession:
             stops=(*composed.stops, *turn_end(template)),
             form=form,
         )
-        starts = message_starts(composed.text, [message.beginning for message in body.messages])
+        spans = message_spans(composed.text, [message.beginning for message in body.messages])
         changed = composed.normalized
-        submits = [replace(submit, messages=starts, normalized=changed) for submit in submits]
+        submits = [replace(submit, messages=spans, normalized=changed) for submit in submits]
         turns = readers(
             composed,
             len(submits),
@@ -217,13 +217,16 @@ async def fetch_pictures(body: ChatRequest, hosts: frozenset[str], most: int) ->
             part.fetched(file)
 
 
-def message_starts(prompt: str, texts: Sequence[str]) -> tuple[int, ...]:
-    """Returns where the text of each message begins in a prompt; where it is not found, the one before."""
-    found, at = list[int](), 0
-    for text in texts:
-        place = prompt.find(text.strip(), at) if text.strip() else -1
-        found.append(place if place >= 0 else at)
-        at = place + len(text.strip()) if place >= 0 else at
+def message_spans(prompt: str, texts: Sequence[str]) -> tuple[tuple[int, int], ...]:
+    """Returns where the text of each message begins and ends in a prompt.
+
+    One that is not found has no length, where the one before ends.
+    """
+    found, end = list[tuple[int, int]](), 0
+    for text in map(str.strip, texts):
+        place = prompt.find(text, end) if text else -1
+        begin, end = (place, place + len(text)) if place >= 0 else (end, end)
+        found.append((begin, end))
     return tuple(found)
 
 

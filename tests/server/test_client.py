@@ -21,7 +21,7 @@ from served import NO_END, Served, served, until
 from edgespec.client.answer import Span, Spans
 from edgespec.client.client import AnswerOptions, Client, Ended, StreamedRound
 from edgespec.client.state_file import ServerState
-from edgespec.client.stream import _read_again
+from edgespec.client.stream import read_again
 from edgespec.errors import EndpointError, EndpointLostError, PromptTooLongError, SettingError
 
 HELLO = [{"role": "user", "content": "What is EdgeSpec?"}]
@@ -292,11 +292,11 @@ def test_spans_follow_text_that_lags_behind_or_was_changed() -> None:
     assert spans.take("x", [], []) == (Span("x", "target"),)
 
 
-def test_why_a_prompt_was_read_again_is_one_sentence() -> None:
+def test_why_a_prompt_wasread_again_is_one_sentence() -> None:
     why = {"tokens": 1130, "message": 3, "was": "<think>", "now": "Yes", "cause": "template"}
-    assert _read_again(why) == (
+    assert read_again(why) == (
         "About 1,130 tokens were read again: the chat template renders 'Yes' in message 3, "
         "where '<think>' was."
     )
-    assert "no room" in _read_again({"tokens": 70, "cause": "room"})
-    assert _read_again({}) == _read_again({"tokens": "many"}) == ""
+    assert "no room" in read_again({"tokens": 70, "cause": "room"})
+    assert read_again({}) == read_again({"tokens": "many"}) == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import time
@@ -18,8 +19,11 @@ from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from edgespec.client import state_file
+from edgespec.commands import cli
 from edgespec.server import gate
+from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.gate import _Door
+from edgespec.server.last_requests import MOST, OWNERS, LastRequests
 from edgespec.server.settings import ServerSettings
 
 KEY, OTHER = "sk-secret-of-the-test", "another-key-in-the-file"
@@ -45,6 +49,40 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     )
     with served(folder, *flags, EDGESPEC_API_KEY=KEY, EDGESPEC_STATE_DIR=str(folder)) as server:
         yield server
+
+
+def test_the_doctor_shows_the_last_requests_of_its_own_key_alone(
+    server: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers = " ".join(str(7 * i) for i in range(60))
+    for day in ("Monday", "Tuesday"):
+        messages = [{"role": "system", "content": f"It is {day}. {numbers}"}, *ASKED["messages"]]
+        asked = {**ASKED, "messages": messages}
+        server.ask("/v1/chat/completions", asked, headers={"x-api-key": KEY})
+    command = ["doctor", "--endpoint", server.url, "--api-key"]
+    assert cli.main([*command, KEY]) == 0
+    shown = capsys.readouterr().out
+    assert "tokens of the last 2 prompts" in shown and "Tuesday" in shown
+    assert shown.count("the client sent") == 1 and "in message 1" in shown
+    assert cli.main([*command, KEY, "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["requests"]
+    assert first["evaluated"] == first["prompt_tokens"] and "evaluated_again" not in first
+    assert second["evaluated_again"]["cause"] == "client"
+    assert second["evaluated"] + sum(second.get("cached_from", {}).values()) == second["prompt_tokens"]
+    assert cli.main([*command, OTHER]) == 0
+    assert "no request with this key" in capsys.readouterr().out
+    assert cli.main([*command, "wrong"]) != 0
+    assert "key" in capsys.readouterr().err
+    assert "Tuesday" not in server.logged()
+
+
+def test_the_last_requests_of_few_owners_are_kept() -> None:
+    last = LastRequests()
+    for i in range(OWNERS + 1):
+        for n in range(MOST + 1):
+            last.note(str(i), "tiny", ChoiceResults(prompt_tokens=n))
+    assert [one["prompt_tokens"] for one in last.of("1")] == [*range(1, MOST + 1)]
+    assert last.of("0") == [] and last.of("stranger") == []
 
 
 def status(server: Served, **headers: str) -> int:

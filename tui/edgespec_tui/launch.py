@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from edgespec.client.api_key import api_key
 from edgespec.errors import SettingError
 from edgespec.local.attach import WantedEngine, attach
 from edgespec.local.engine_flags import engine_flags
@@ -16,7 +17,7 @@ from edgespec.pairs.store import open_store
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, connecting
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import on_terminal, rescue
-from edgespec_tui.settings.beginning import api_key, begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.settings.beginning import begin, first_conversation, open_sessions, settings_path
 from edgespec_tui.settings.settings import read
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead

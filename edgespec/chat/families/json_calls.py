@@ -118,14 +118,16 @@ class NamedCall:
     id_ends: str = ""  # what separates the name from an id of the call
     id_first: bool = False
     ends: tuple[str, ...] = ()  # what may follow at once, if there are no arguments
-    # how a call is written: before the name, between name and arguments, and behind them; an id is "#"
+    # how a call is written: before the name, between name and arguments, behind them; "#": an id or number
     written: tuple[str, str, str] = ("", "", "")
 
     def form(self, rules: Rules, tag: str, tools: Tools) -> str:
         """Returns the form of a call behind a tag."""
         before, between, behind = self.written
+        start, number, end = between.partition("#")
+        joint = f"/[0-9]{{1,4}}/ {literal(end)}" if number else ""
         calls = (
-            f"{literal(tool + between)} {rules.json(of_arguments(schema, i))}"
+            f"{literal(tool + start)} {joint} {rules.json(of_arguments(schema, i))}"
             for i, (tool, schema) in enumerate(tools.items())
         )
         first, _, rest = before.partition("#")

@@ -161,7 +161,7 @@ KIMI = Family(
             ("<|tool_call_argument_begin|>",),
             before=r"^functions\.",
             ends=("<|tool_call_end|>",),
-            written=("functions.", ":0<|tool_call_argument_begin|>", "<|tool_call_end|>"),
+            written=("functions.", ":#<|tool_call_argument_begin|>", "<|tool_call_end|>"),
         )
     },
     ("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", "<|tool_call_end|>"),

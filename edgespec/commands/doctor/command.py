@@ -1,6 +1,7 @@
 """`edgespec doctor`: one check after the other, each shown as soon as it is done."""
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Iterator
@@ -8,8 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from edgespec.client import api_key
+from edgespec.client.client import Client
 from edgespec.commands import flags
-from edgespec.commands.doctor import findings, machine_checks, pair_checks, surroundings
+from edgespec.commands.doctor import findings, last_requests, machine_checks, pair_checks, surroundings
 from edgespec.commands.doctor.findings import Finding, problem
 from edgespec.commands.doctor.pair_checks import judged
 from edgespec.commands.flag_table import add_flags
@@ -34,6 +37,11 @@ FLAGS = {
     "--no-measure": "skip the measurement",
     "--seconds S 10": "time limit of the measurement, loading excluded (10)",
 }
+SERVER = {
+    "--endpoint URL": "show only the last ten requests of a running server: where the tokens of their "
+    "prompts were, and what broke a prefix",
+    **api_key.FLAGS,
+}
 TOKENS = 48  # of one measured answer
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
 
@@ -41,12 +49,15 @@ WATCHED_S = 0.5  # how long others are watched before we keep the machine busy o
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags that `doctor` has besides those of the model."""
     add_flags(command.add_argument_group("doctor"), FLAGS)
+    add_flags(command.add_argument_group("a running server"), SERVER)
     command.set_defaults(drafter="auto")
     flags.add_model(command, media=True)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the checks; returns 1 if something is wrong, else 0."""
+    if arguments.endpoint:
+        return _show_requests(Client.at(arguments.endpoint, api_key.api_key(arguments)), arguments.json)
     if not 0 < arguments.seconds <= 600:
         raise SettingError(f"--seconds is {arguments.seconds}: it must be more than 0 and at most 600")
     pair_settings(arguments)  # refuses wrong values before anything is checked
@@ -65,6 +76,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join([*findings.lines(found), "", findings.verdict(found)]))
     return int(findings.n_problems(found) > 0)
+
+
+def _show_requests(client: Client, as_json: bool) -> int:
+    requests = client.last_requests()
+    said = json.dumps({"requests": requests}, indent=1) if as_json else None
+    print(said or "\n".join(last_requests.lines(client.where, requests)))
+    return 0
 
 
 def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:

@@ -1,10 +1,7 @@
 """How a chat starts: the settings file under the flags, the saved chats, the first conversation."""
 
 import argparse
-import getpass
 import math
-import os
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,13 +12,10 @@ from edgespec.core.values import DRAFT_LENGTHS
 from edgespec.errors import SessionError, SettingError
 from edgespec.sampling.settings import NUMBERS, Sampling, logit_bias_of, sampler_order
 from edgespec.system import config
-from edgespec.system.named_file import read_text
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import FILE, AppNames, Settings, read
 from edgespec_tui.settings.values import ANSWER
-
-LONGEST_KEY = 2**12  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +107,3 @@ def first_conversation(
     for name, value in beginning.explicit.items():
         talk.set(name, value)
     return talk
-
-
-def api_key(arguments: argparse.Namespace) -> str | None:
-    """Returns the key of a named server: asked for (`--api-key -`), from the command line, a file or the
-    environment. Raises SettingError."""
-    if arguments.api_key == "-":
-        if not sys.stdin.isatty():
-            raise SettingError("--api-key - prompts in the terminal, but there is none: use EDGESPEC_API_KEY")
-        return getpass.getpass("API key: ") or None
-    if arguments.api_key_file:
-        lines = read_text("--api-key-file", arguments.api_key_file, most=LONGEST_KEY).split()
-        if len(lines) != 1:
-            raise SettingError(
-                f"--api-key-file {arguments.api_key_file} must hold one key and nothing else: remove the rest"
-            )
-        return lines[0]
-    return arguments.api_key or os.environ.get("EDGESPEC_API_KEY") or None

@@ -1,0 +1,44 @@
+"""The last requests of a running server: where their prompts' tokens were, and what broke a prefix."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from edgespec.client.chunk import mapped, whole
+from edgespec.client.stream import read_again
+from edgespec.commands.table import table
+from edgespec.core.values import Origin
+
+ORIGINS: tuple[Origin, ...] = ("slot", "memory", "disk", "checkpoint")
+HEAD = ("ended", "model", "prompt", "evaluated", "again", *ORIGINS)
+
+
+def lines(where: str, requests: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns a table of them, and a sentence for each whose tokens were evaluated again."""
+    if not requests:
+        return [f"{where} has answered no request with this key yet."]
+    whys = [(_when(one), read_again(mapped(one, "evaluated_again"))) for one in requests]
+    said = [f"{ended}  {why}" for ended, why in whys if why]
+    return [
+        f"{where}: tokens of the last {len(requests)} prompts, by where they were",
+        "",
+        *table([HEAD, *(_row(one) for one in requests)]),
+        "",
+        *(said or ["No prompt was evaluated again that an earlier one had."]),
+    ]
+
+
+def _when(one: Mapping[str, Any]) -> str:
+    ended = whole(one, "ended")
+    return "" if ended is None else time.strftime("%H:%M:%S", time.localtime(ended))
+
+
+def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
+    cached = mapped(one, "cached_from")
+    counts = (
+        whole(one, "prompt_tokens"),
+        whole(one, "evaluated"),
+        whole(mapped(one, "evaluated_again"), "tokens"),
+        *(whole(cached, origin) for origin in ORIGINS),
+    )
+    return _when(one), str(one.get("model", "")), *(f"{n:,}" if n else "-" for n in counts)
