@@ -130,7 +130,7 @@ class Engine:
             for seq in range(slots, pair.slots):
                 context.clear(seq)
         store = PrefixStore(cache_ram) if cache_ram else None
-        self._prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
+        self.prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
         self._past = past
         self._queue: deque[Running] = deque()
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
@@ -213,7 +213,7 @@ class Engine:
             self._admit(events)
         running = self._running()
         if self._queue and not running:
-            self._prefixes.wait(DISK_S)
+            self.prefixes.wait(DISK_S)
         self.in_slots = len(running)
         self._keep_cells(len(running) + len(self._queue) > 1)
         running = self._lanes.taking_part(running)
@@ -231,7 +231,7 @@ class Engine:
             for slot in [*ready, *(slot for slot, _ in joining)]:
                 slot.request.served = self._steps
             trust = self._trust[1 << (len(ready) - 1).bit_length()]
-            step = Step(ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._scorers)
+            step = Step(ready, self._contexts, self._costs, self._clock, self.prefixes, trust, self._scorers)
             step.speculate(self._pair.n_rows, left, joining)
             if reading:
                 self._reader.note(*step.verified)
@@ -247,7 +247,7 @@ class Engine:
 
     def tidy(self) -> bool:
         """Does work that saves later requests time, while nobody waits; False if nothing is left to do."""
-        return self.idle and self._prefixes.tidy()
+        return self.idle and self.prefixes.tidy()
 
     @property
     def n_slots(self) -> int:
@@ -275,11 +275,11 @@ class Engine:
 
         Raises NoRoomError.
         """
-        return self._prefixes.fill(self._slots[slot], saved)
+        return self.prefixes.fill(self._slots[slot], saved)
 
     def write_down(self) -> bool:
         """Has the next piece of an idle text written to disk; False if all are there."""
-        return self._prefixes.write_some()
+        return self.prefixes.write_some()
 
     def _tell(self, step: Step, events: list[EngineEvent]) -> None:
         """Reports what a step brought; finished requests leave."""
@@ -320,16 +320,16 @@ class Engine:
             if all(slot.running for slot in self._slots) or not self._fits(running):
                 return
             prompt, fresh = (running.ask.tokens, running.adapters), running.wanted.fresh
-            if not fresh and (self._prefixes.is_being_read(*prompt) or self._prefixes.is_coming(running)):
+            if not fresh and (self.prefixes.is_being_read(*prompt) or self.prefixes.is_coming(running)):
                 continue
             self._queue.remove(running)
             if fresh:
-                slot, cached, origin = self._prefixes.place_fresh(*prompt)
+                slot, cached, origin = self.prefixes.place_fresh(*prompt)
             else:
-                slot, cached, origin = self._prefixes.place(*prompt, running.fetch, running.wanted.slot)
+                slot, cached, origin = self.prefixes.place(*prompt, running.fetch, running.wanted.slot)
                 running.fetch = None
             if not fresh and running.adapters == self._own_scales:
-                self._prefixes.expect(slot, running.borders)
+                self.prefixes.expect(slot, running.borders)
             slot.lend(running)
             if not running.reported:
                 running.reported = True
@@ -388,7 +388,7 @@ class Engine:
 
     def _show(self, slot: Slot, want: Want, events: list[EngineEvent]) -> None:
         """Has the target read a chunk of a prompt, by itself."""
-        step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
+        step = Step([slot], self._contexts, self._costs, self._clock, self.prefixes)
         n, began = self._contexts["target"].missing(want), self._clock()
         slot.request.served = self._steps
         step.read(slot, want)
