@@ -16,7 +16,6 @@ in the cache allows.
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ from edgespec.core.loop import Scorer, Want
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.record import Trust
 from edgespec.core.request import Request
-from edgespec.core.stream import Stream
 from edgespec.core.values import (
     LONGEST_DRAFT,
     Ask,
@@ -39,60 +37,20 @@ from edgespec.core.values import (
 )
 from edgespec.engine.adapter_turns import AdapterTurns
 from edgespec.engine.lanes import Lanes
+from edgespec.engine.loaded_pair import LoadedPair
 from edgespec.engine.past_texts import PastTexts
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.prompt_files import PromptFiles
 from edgespec.engine.prompt_reader import PromptReader
-from edgespec.engine.slots import Cache, Running, Slot
+from edgespec.engine.slots import Running, Slot
 from edgespec.engine.step import Step
 from edgespec.errors import EngineError, NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore, Saved
-from edgespec.pairs.adapters import Scales
 
 AHEAD = LONGEST_DRAFT + 1  # tokens for which a new request should find room, beyond its own
 DISK_S = 0.02  # how long an idle engine waits for the disk at once
 STUCK = 64  # steps in a row in which nothing happens
 CHUNK = 512  # most tokens of a prompt that are read at once, as in a context
-
-
-class LoadedPair(Protocol):
-    """A loaded pair as the engine sees it; `engine.Pair` is one, tests have others."""
-
-    @property
-    def slots(self) -> int:
-        """Number of sequences in its contexts."""
-        ...
-
-    @property
-    def n_rows(self) -> int:
-        """Rows, and tokens of several sequences, that one evaluation of the target may have."""
-        ...
-
-    @property
-    def cells(self) -> int:
-        """Tokens that all sequences may hold together."""
-        ...
-
-    @property
-    def contexts(self) -> Mapping[ModelName, Cache]:
-        """The contexts of the target and, if there is one, the draft."""
-        ...
-
-    def costs(self) -> Costs:
-        """Returns what evaluations cost here."""
-        ...
-
-    def scales(self, request: Request) -> Scales:
-        """Returns the scale of each LoRA adapter for a request."""
-        ...
-
-    def adapt(self, scales: Scales) -> None:
-        """Has the target evaluate with adapters in these scales."""
-        ...
-
-    def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
-        """Prepares a generation."""
-        ...
 
 
 class Engine:
