@@ -680,9 +680,9 @@ def test_scaled_positions_change_the_text_and_a_draft_does_not(
         assert complaint(differences(pair, asked), identical=is_identical(pair)) is None
         scaled = output(pair, *asked[0])
         assert scaled.accepted > 0
-        costs = pair._known_in
+        costs = pair.known_in
     with Pair(*files["plain"], replace(how, rope=Rope())) as pair:
-        assert output(pair, *asked[0]).tokens != scaled.tokens and pair._known_in != costs
+        assert output(pair, *asked[0]).tokens != scaled.tokens and pair.known_in != costs
     said = {"llama.rope.scaling.type": scaling, "llama.rope.scaling.factor": 2.0}
     target = tiny_gguf.write_llama(tmp_path / "scaled.gguf", dtype="Q8_0", metadata=said)
     with Pair(target, None, replace(how, rope=Rope())) as pair:  # what a file says of itself is used
@@ -773,10 +773,10 @@ def test_text_that_is_no_unicode_becomes_tokens_all_the_same(plain: Pair) -> Non
 
 
 def test_the_rule_without_a_seed_is_block_verification() -> None:
-    rule = stream_maker._rule(Request())
+    rule = stream_maker.rule_of(Request())
     assert isinstance(rule, Independent)
     assert rule.judge is stream_maker.verify_block
-    assert isinstance(stream_maker._rule(Request(seed=0)), Coupled)
+    assert isinstance(stream_maker.rule_of(Request(seed=0)), Coupled)
 
 
 def test_text_held_back_for_a_stop_text_is_given_when_the_answer_is_cancelled(plain: Pair) -> None:

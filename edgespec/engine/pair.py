@@ -83,10 +83,10 @@ class Pair:
             if self.media:
                 self.target_context.media = self.media.by_cell
             elsewhere = (settings.rpc, settings.tensor_split, settings.n_gpu_layers) if settings.rpc else ()
-            self._known_in = costs_path(self.target_context, guessing, elsewhere)
+            self.known_in = costs_path(self.target_context, guessing, elsewhere)
             self.target, self.n_ctx = loaded.target, self.target_context.n_ctx
             self.head, self.draft_context = head if guessing else None, guessing
-            self.known = load(self._known_in)  # what is learned of it
+            self.known = load(self.known_in)  # what is learned of it
             self.streams = StreamMaker(self.target, self.n_ctx, guessing, self.head, self.known)
             self._opened = opened.pop_all()
         self._costs_checked = False
@@ -101,7 +101,7 @@ class Pair:
     def close(self) -> None:
         """Saves what was learned of the pair, and frees models and caches."""
         if self.settings.remember:
-            save(self._known_in, self.known)
+            save(self.known_in, self.known)
         self._opened.close()
 
     @property
@@ -161,7 +161,7 @@ class Pair:
             except EngineError:  # if it was the target, it fails again; else guessing may end, not loading
                 self.known.costs = measure_costs(*contexts, draft_fails=True)
             self._costs_checked = True
-            save(self._known_in, self.known)
+            save(self.known_in, self.known)
         assert self.known.costs is not None
         return self.known.costs
 

@@ -182,7 +182,7 @@ class RequestReader:
     def _listen(self) -> None:
         try:
             while (message := receive(self._pipe)) is not None:
-                self._take(message)
+                self.take(message)
             self.items.put(None)  # the owner is gone
             time.sleep(LAST_STEP_S)
             os._exit(0)
@@ -192,7 +192,8 @@ class RequestReader:
             sys.stderr.flush()
             os._exit(DEAF)
 
-    def _take(self, message: object) -> None:
+    def take(self, message: object) -> None:
+        """Takes a message from the pipe: answers it, or reads its prompt, in a thread if that takes time."""
         if isinstance(message, Ping):
             began = self.step_began
             self._outbox.send(Pong(message.number, 0.0 if began is None else time.monotonic() - began))

@@ -191,7 +191,7 @@ class StreamMaker:
             drafter=self._drafter(
                 request, known, guessers, sampler, pace, media=int(np.min(prompt, initial=0)) < 0
             ),
-            rule=_rule(request),
+            rule=rule_of(request),
             text=text,
             limits=Limits(request.max_tokens, self._n_ctx, self._end_tokens),
             scoring=request.scoring,
@@ -280,7 +280,8 @@ def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:
     return replace(sampling, logit_bias=bias)
 
 
-def _rule(request: Request) -> Rule:
+def rule_of(request: Request) -> Rule:
+    """Returns the rule by which a request's guesses are judged."""
     if request.seed is not None:
         return Coupled(request.seed, request.choice)
     judge = verify_block if request.rule == "block" else verify_tokens

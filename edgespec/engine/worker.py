@@ -99,7 +99,7 @@ class Worker:
                     item = self._reader.items.get(wait, timeout=0.5 if wait else None)
                     if item is None:
                         return
-                    self._take(item)
+                    self.take(item)
             except queue.Empty:
                 if self._engine.idle:
                     remote.end_if_lost(self._pair.settings.rpc)
@@ -117,9 +117,10 @@ class Worker:
                 self._reader.step_began = None
                 self._decodes += self._pair.decodes - calls
                 self._in_slots += (self._pair.decodes - calls) * self._engine.in_slots
-                self._tell(began, events)
+                self.report(began, events)
 
-    def _take(self, item: Ready | Cancel | SlotAction | SlotRead) -> None:
+    def take(self, item: Ready | Cancel | SlotAction | SlotRead) -> None:
+        """Does what the web process asks for, as the reader hands it over."""
         if isinstance(item, SlotAction):
             self._actions.take(item, self._reader.items.put)
             return
@@ -162,7 +163,8 @@ class Worker:
             self._text_log.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
         self._outbox.send(Accepted(message.id, len(item.tokens)))
 
-    def _tell(self, began: float, events: Iterable[EngineEvent]) -> None:
+    def report(self, began: float, events: Iterable[EngineEvent]) -> None:
+        """Sends what a step brought."""
         messages: list[Started | PromptProgress | Emitted | Refused] = []
         for event in events:
             if isinstance(event, Failed):
@@ -207,7 +209,7 @@ class Worker:
             self._media.pop(id, None)
         spelt = self._pieces.pop(id, None) if round_.finish else self._pieces.get(id)
         pieces = tuple(map(spelt.of, round_.tokens)) if spelt else ()
-        return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces)
+        return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces, emitted.seconds)
 
     def _forget(self, id: str) -> None:
         """Forgets a request that will not be answered to its end."""

@@ -22,12 +22,13 @@ UNREAD_MOST = 50_000  # tokens, and their alternatives, that may wait for a clie
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRound:
-    """A round of one choice, with what was asked for beside its text."""
+    """A round of one choice, with what was asked for with its text."""
 
     index: int
     round: Round
     pieces: tuple[str, ...]  # the text of each token
     scored: tuple[Scored, ...] = ()  # of shown ones
+    seconds: float = 0.0  # that it took, in a lane
     reading: bool = False  # not a round: reports that more of the prompt has been read
 
 
@@ -153,7 +154,7 @@ class AnswerChoices:
                         self._end(id)
                     scores = self._scores[i]
                     scored = scores.feed(event.round, event.pieces) if scores else ()
-                    yield ChoiceRound(i, event.round, event.pieces, scored)
+                    yield ChoiceRound(i, event.round, event.pieces, scored, event.seconds)
         finally:
             self.close()
 

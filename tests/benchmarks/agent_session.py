@@ -83,7 +83,7 @@ def measured(pair: Pair, ram: int, preamble: int, calls: int) -> dict[str, list[
                 elif isinstance(one, Emitted) and not first:
                     first = time.perf_counter() - began
         found[kind].append((missing, messages[-1].size, first))
-    store = engine._prefixes.store
+    store = engine.prefixes.store
     print(f"  {(0 if store is None else store.n_bytes) / 1e6:,.1f} MB of host memory")
     return found
 

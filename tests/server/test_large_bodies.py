@@ -132,7 +132,7 @@ def test_a_reader_whose_answer_nobody_wants_any_more_ends(monkeypatch: pytest.Mo
 
     async def play() -> None:
         async with asyncio.timeout(20):
-            await bodies._read_in_child([json.dumps(["x" * 1000] * 2000).encode()], (None, []))
+            await bodies.read_in_child([json.dumps(["x" * 1000] * 2000).encode()], (None, []))
 
     monkeypatch.setattr(bodies, "_answer", given_up)
     with pytest.raises(Refusal, match="reading the body took more than 30 s"):
@@ -155,7 +155,7 @@ def test_a_reader_that_is_killed_is_no_fault_of_the_body(
 
     monkeypatch.setattr(bodies, "_answer", killed)
     with pytest.raises(Refusal, match=expected):
-        asyncio.run(bodies._read_in_child([b"{}"], (None, [])))
+        asyncio.run(bodies.read_in_child([b"{}"], (None, [])))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "9" * 400 + ".0"])

@@ -24,6 +24,7 @@ from edgespec_tui.settings.beginning import (
     open_toolbox,
     settings_path,
 )
+from edgespec_tui.settings.instructions import offer
 from edgespec_tui.settings.settings import read
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.question import QuestionText
@@ -66,7 +67,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
 
     known = known_to_app()
     beginning = begin(arguments, known=known)
-    notices = [*filter(None, [arguments.notice]), *beginning.complaints]
+    notices = [*filter(None, [arguments.notice, offer()]), *beginning.complaints]
     toolbox = Toolbox(())
     try:
         toolbox = open_toolbox(arguments, beginning.settings)

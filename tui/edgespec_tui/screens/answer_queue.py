@@ -21,7 +21,7 @@ from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import Fitting, fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.values import calls_of
-from edgespec_tui.widgets.attached_files import with_attachments
+from edgespec_tui.widgets.attached_resources import with_attachments
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
 from edgespec_tui.widgets.panel import odds_shown
 from edgespec_tui.widgets.question import QuestionText, joined
@@ -83,9 +83,9 @@ class AnswerQueue:
             await self._replace_answer(talk, editing, question.text)
             return
         self._hold(talk, question)  # files may come from a slow disk
-        question, missed = await self._with_files(question)
-        if missed:
-            screen.tell(f"There is no file {', '.join(missed)}: sent as written.")
+        question, notes = await self._with_files(question)
+        for sentence in notes:
+            screen.tell(sentence)
         if editing is None and self.running:
             self.waiting.append(question)
             screen.show_waiting(self.waiting)

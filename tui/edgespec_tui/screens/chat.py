@@ -168,9 +168,9 @@ class ChatScreen(ConversationScreen):
         if self.answering:
             raise SettingError("an answer is still being written: Esc stops it, then you can race")
         if question.text.strip():
-            whole, missed = await in_thread(partial(with_files, question))
-            if missed:
-                self.tell(f"There is no file {', '.join(missed)}: raced as written.")
+            whole, notes = await in_thread(partial(with_files, question))
+            for sentence in notes:
+                self.tell(sentence)
             text = whole.folded()
             messages = [*talk.messages(), Message("user", whole.text, whole.media, whole.digests)]
         else:

@@ -22,6 +22,7 @@ from edgespec_tui.screens.side_work import SideWork
 from edgespec_tui.screens.tool_questions import ToolQuestions
 from edgespec_tui.screens.tools import ToolsScreen
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings.instructions import are_in
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.tools.loop import Decision
 from edgespec_tui.widgets.approval_bar import ApprovalBar
@@ -223,6 +224,7 @@ class ConversationScreen(Screen[None]):
             speculation=self.speculation,
             used=self.answers.used,
             measured=self.measured,
+            instructions=are_in(self.conversation.system),
         )
         self.query_one(SpeculationPanel).show(figures, state)
 
@@ -300,7 +302,11 @@ class ConversationScreen(Screen[None]):
     def show_files(self, files: Sequence[Mention]) -> None:
         """Shows the files that go with what is written, each with a way to remove it."""
         chips = [
-            Content.from_markup(f"[@click=screen.remove_file({n})] $name × [/]", name=file.path.name)
+            Content.from_markup(
+                f"[@click=screen.remove_file({n})] $name[dim] $about[/] × [/]",
+                name=file.name,
+                about=file.about,
+            )
             for n, file in enumerate(files)
         ]
         row = self.query_one("#files", Static)

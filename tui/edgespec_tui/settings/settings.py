@@ -18,6 +18,7 @@ from edgespec.errors import SettingError
 from edgespec.sampling.settings import NUMBERS, Number
 from edgespec.system.named_file import regular_content
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings import instructions
 from edgespec_tui.settings.values import ANSWER, meant
 from edgespec_tui.tools.loop import MOST_ROUNDS
 from edgespec_tui.tools.toolbox import CALL_S
@@ -56,7 +57,10 @@ class Settings:
     def new_conversation(self) -> Conversation:
         """Returns a chat with these settings."""
         return Conversation(
-            system=self.system, sampling=dict(self.sampling), seed=self.seed, max_tokens=self.max_tokens
+            system=instructions.usual(self.system),
+            sampling=dict(self.sampling),
+            seed=self.seed,
+            max_tokens=self.max_tokens,
         )
 
 

@@ -44,6 +44,7 @@ class PanelState:
     speculation: bool = True
     used: int | None = None
     measured: MeasuredSpeedUp | None = None
+    instructions: bool = False  # the system prompt has those of the project
 
 
 def size_words(n_bytes: int) -> str:
@@ -128,6 +129,8 @@ def _context(state: PanelState) -> list[tuple[str, str]]:
         found.append(("memory", size_words(state.info.memory)))
     if state.info and state.info.card:
         found.append(("card", state.info.card))
+    if state.instructions:
+        found.append(("project", "AGENTS.md is used"))
     return found
 
 

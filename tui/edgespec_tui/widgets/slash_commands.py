@@ -19,6 +19,7 @@ COMMANDS = (
     SlashCommand("/help", "", "show keys and commands", "app.help"),
     SlashCommand("/model", "", "choose or pull a model", "app.models"),
     SlashCommand("/system", "[TEXT]", "set the system prompt of this chat; without TEXT, show it"),
+    SlashCommand("/instructions", "[on|off]", "use the AGENTS.md of this project, or do not"),
     SlashCommand(
         "/prompts", "[NAME]", "use a saved system prompt, `save NAME` or `delete NAME`; alone, list them"
     ),

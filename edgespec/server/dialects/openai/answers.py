@@ -165,7 +165,7 @@ def _figures(generation: AnswerChoices, part: ChoiceRound) -> dict[str, Any]:
         "accepted": round_.accepted,
         "gain": round_.gain,
         **({"notice": round_.notice} if round_.notice else {}),
-        **({"seconds": round_.seconds} if round_.seconds else {}),
+        **({"seconds": part.seconds} if part.seconds else {}),
     }
 
 
