@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from textual.worker import Worker
 
 from edgespec.errors import EdgeSpecError, SettingError
-from edgespec_tui.tools.offer import cleaned
+from edgespec_tui.tools.markers import as_data
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 from edgespec_tui.widgets.shell_output import ShellOutput
@@ -62,5 +62,5 @@ class SideWork:
             raise SettingError(f"/prompt takes SERVER:NAME ARGUMENT=VALUE ...; there is {there}")
         server, _, name = words[0].partition(":")
         given = dict(word.partition("=")[::2] for word in words[1:])
-        text = cleaned(await toolbox.prompt(server, name, given))
+        text = as_data(await toolbox.prompt(server, name, given))
         self._put(QuestionText(text, (Insert(0, len(text), f"[{words[0]}: {count_of(text)}]"),)))

@@ -8,10 +8,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgespec.system import config
-from edgespec.system.odd_text import as_text
 from edgespec_models.kept_file import write_whole
-from edgespec_tui.terminal.typed_bytes import without_controls
 from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop, room_in
+from edgespec_tui.tools.markers import as_data
 from edgespec_tui.tools.toolbox import Toolbox, named
 from edgespec_tui.tools.values import Tool
 
@@ -45,17 +44,12 @@ async def offer(
         named(tools),
         toolbox.call,
         decide,
-        clean=cleaned,
+        clean=as_data,
         keep=kept,
         always=always,
         most_rounds=most_rounds,
         room=room_in(n_ctx),
     )
-
-
-def cleaned(text: str) -> str:
-    """Returns what a server sent as text: without control characters, and without half characters."""
-    return without_controls(as_text(text))
 
 
 def results_folder() -> Path:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from edgespec_tui.endpoint.attached import in_thread
-from edgespec_tui.tools.offer import cleaned
+from edgespec_tui.tools.markers import as_data
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.attached_files import MENTION, fenced, with_files
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
@@ -20,7 +20,7 @@ async def with_attachments(question: QuestionText, toolbox: Toolbox) -> tuple[Qu
         whole = match[1] or match[2]
         server, colon, name = whole.partition(":")
         if colon and server in servers and not any(one.start <= match.start() < one.end for one in inserts):
-            content = cleaned(await toolbox.resource(server, name))
+            content = as_data(await toolbox.resource(server, name))
             start, block = len(text) + 2, fenced(name, Path(name), content)
             text = f"{text}\n\n{block}"
             inserts.append(Insert(start, start + len(block), f"[{whole}: {count_of(content)}]", file=True))
