@@ -1,11 +1,13 @@
 """What an answer may call: the tools that a chat has on, with what runs them and what keeps long results."""
 
 import itertools
+import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from edgespec.system import config
 from edgespec_models.kept_file import write_whole
@@ -14,6 +16,7 @@ from edgespec_tui.tools.markers import as_data
 from edgespec_tui.tools.toolbox import Toolbox, named
 from edgespec_tui.tools.values import Tool
 
+LONGEST_ABOUT = 4000  # characters of a description
 MOST_KEPT = 100  # results on the disk
 _numbers = itertools.count(1)
 
@@ -50,6 +53,21 @@ async def offer(
         most_rounds=most_rounds,
         room=room_in(n_ctx),
     )
+
+
+def described(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
+    """Returns tools as a request has them; what their servers say of them is data, too."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": as_data(tool.description)[:LONGEST_ABOUT],
+                "parameters": json.loads(as_data(json.dumps(dict(tool.schema), ensure_ascii=False))),
+            },
+        }
+        for name, tool in tools.items()
+    ]
 
 
 def results_folder() -> Path:
