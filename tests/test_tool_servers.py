@@ -224,12 +224,13 @@ def test_a_question_of_a_server_goes_to_the_user() -> None:
     asked: list[Asked] = []
 
     async def run() -> None:
-        async with opened() as box:
+        async with opened(call_s=0.4) as box:
             told = json.loads((await box.call(bad("ask"), {})).text)
             assert told["action"] == "decline"  # nobody is there
 
             async def answer(one: Asked) -> dict[str, int]:
                 asked.append(one)
+                await asyncio.sleep(0.5)  # longer than a call may take: the user thinks
                 return {"age": 7}
 
             box.ask = answer
