@@ -57,6 +57,7 @@ class ChatScreen(ConversationScreen):
         key("chat.saved", "ctrl+s", "Saved?", "Where this chat is saved"),
         key("chat.edit_answer", "alt+a", "Edit last answer", "Edit the last answer in your own words"),
         key("chat.go_on", "alt+c", "Continue the answer", "Continue the last answer from where it ended"),
+        key("chat.tools", "alt+t", "Tools", "Servers and tools: on and off in this chat"),
         key("chat.find", "alt+w", "Find", "Search in this chat"),
         key("chat.editor", "f10,alt+e", "Editor", "Write the question in your editor"),
         key("chat.scroll_up", "pageup", "Scroll up", "A page up", first=True),

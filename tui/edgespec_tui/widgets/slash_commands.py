@@ -35,6 +35,7 @@ COMMANDS = (
     SlashCommand("/export", "[FILE]", "write this chat to a file: .md or .json"),
     SlashCommand("/compact", "", "continue from a summary of the oldest turns; the whole chat is kept"),
     SlashCommand("/schema", "[FILE]", "have answers follow a JSON schema; `off` ends that"),
+    SlashCommand("/tools", "", "show servers of tools, and turn them on and off in this chat", "tools"),
     SlashCommand("/race", "[TEXT]", "answer plain and with speculation, in turn"),
     SlashCommand("/demo", "", "show in a minute what speculation is for", "demo"),
     SlashCommand("/speculation", "on|off", "turn speculation on or off in this chat"),
