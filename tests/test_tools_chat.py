@@ -33,7 +33,7 @@ from edgespec_tui.widgets.call_view import CallView
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PATIENCE_S", 0.1)
-    monkeypatch.setattr("edgespec_tui.screens.conversation_screen.QUIET_S", 0.02)
+    monkeypatch.setattr("edgespec_tui.screens.tool_questions.QUIET_S", 0.02)
     monkeypatch.setattr(approval_bar, "GUARD_S", 0.0)
 
 
@@ -135,7 +135,7 @@ async def test_what_is_allowed_in_this_chat_is_asked_about_once() -> None:
 @on_a_loop
 async def test_what_is_typed_for_the_input_allows_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """A burst of keys when a call comes up: y, a and Enter among them."""
-    monkeypatch.setattr("edgespec_tui.screens.conversation_screen.QUIET_S", 30.0)
+    monkeypatch.setattr("edgespec_tui.screens.tool_questions.QUIET_S", 30.0)
     app = app_with([calling(("echo", {"text": "x"})), "A"])
     async with driven(app) as it:
         await it.say("do it")
@@ -240,3 +240,65 @@ def test_the_end_of_the_input_stops_an_answer_that_asks() -> None:
         turn = chat.ask("do it")
         runner.run(chat.toolbox.close())
     assert turn.finish == "cancelled" and [call.outcome for call in calls_of(turn.settings)] == ["stopped"]
+
+
+@on_a_loop
+async def test_a_table_turns_servers_and_tools_off_for_this_chat(tmp_path: Path) -> None:
+    sessions = Sessions(tmp_path, on_notice=print)
+    app = app_with(["A", "B"], sessions=sessions)
+    async with driven(app) as it:
+        await it.ask("first")
+        await it.say("/tools")
+        await it.until(lambda: "on   echo  [only reads]" in it.text(), "the table")
+        await it.pilot.press("down", "enter")
+        await it.until(lambda: "off  echo" in it.text(), "echo is off")
+        await it.pilot.press("escape")
+        await it.ask("second")
+        offered = [options.extra.get("tools") for _, options in app.context.engine.endpoint.asked]  # type: ignore[attr-defined]
+        names = [[tool["function"]["name"] for tool in tools or ()] for tools in offered]
+        assert "echo" in names[0] and "echo" not in names[1] and "hang" in names[1]
+        await it.pilot.press("alt+t")
+        await it.until(lambda: "off  echo" in it.text(), "the table")
+        await it.pilot.press("enter")
+        await it.until(lambda: "bad  off" in it.text(), "the server is off")
+        await it.pilot.press("escape")
+        await it.ask("third")
+        assert "tools" not in app.context.engine.endpoint.asked[-1][1].extra  # type: ignore[attr-defined]
+        id = it.chat.conversation.id
+    sessions.close()
+    again = Sessions(tmp_path, on_notice=print)
+    assert id is not None and again.loaded(id).result().tools_off == {"bad", "bad: echo"}
+    again.close()
+
+
+@on_a_loop
+async def test_resources_and_prompts_of_servers_go_with_a_question() -> None:
+    app = app_with(["A"])
+    async with driven(app) as it:
+        await it.ask("read @bad:notes please")
+        (message,) = app.context.engine.endpoint.asked[-1][0]  # type: ignore[attr-defined]
+        assert "the notes" in message.text and "[bad:notes: 1 line]" in it.text()
+        await it.say("/prompt bad:greet who=Ada")
+        await it.until(lambda: "Greet Ada." in it.chat.prompt.question().text, "the prompt is in the input")
+        it.chat.prompt.clear_all()
+        await it.say("/prompt")
+        await it.notified("bad:greet who=")
+        await it.say("/prompt nobody:x")
+        await it.notified("there is no server of tools 'nobody'")
+
+
+@on_a_loop
+async def test_a_server_that_asks_gets_what_the_user_writes() -> None:
+    app = app_with([calling(("ask", {}), ("ask", {})), "A"])
+    async with driven(app) as it:
+        await asked(it)
+        await it.pilot.press("a")
+        await it.until(lambda: "bad asks: How old?" in it.text(), "the form")
+        await it.pilot.press("x", "ctrl+s")
+        await it.until(lambda: "age is 'x'" in it.text(), "what is wrong")
+        await it.pilot.press("backspace", "7", "enter")
+        await it.until(lambda: "bad asks: How old?" in it.text() and "age is" not in it.text(), "again")
+        await it.pilot.press("escape")
+        await it.until(lambda: not it.chat.answering, "the end")
+        results = [json.loads(call.result) for call in calls_of(it.chat.conversation.path()[-1].settings)]
+        assert results == [{"action": "accept", "content": {"age": 7}}, {"action": "decline"}]

@@ -21,7 +21,7 @@ from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import Fitting, fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.values import calls_of
-from edgespec_tui.widgets.attached_files import with_files
+from edgespec_tui.widgets.attached_resources import with_attachments
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
 from edgespec_tui.widgets.panel import odds_shown
 from edgespec_tui.widgets.question import QuestionText, joined
@@ -96,8 +96,8 @@ class AnswerQueue:
         self._begin(talk, await self._add(talk, question, editing))
 
     async def _with_files(self, question: QuestionText) -> tuple[QuestionText, list[str]]:
-        """Returns what `with_files` does; raises SettingError if the user stops it."""
-        self.files = asyncio.ensure_future(in_thread(partial(with_files, question)))
+        """Returns what `with_attachments` does; raises SettingError if the user stops it."""
+        self.files = asyncio.ensure_future(with_attachments(question, self._screen.context.toolbox))
         try:
             return await self.files
         except asyncio.CancelledError:
@@ -257,7 +257,7 @@ class AnswerQueue:
 
         if context.toolbox.servers:
             view.show_waiting("looking for tools")
-        tools = await context.offered(talk, screen.decide, info.n_ctx)
+        tools = await context.offered(talk, screen.questions.decide, info.n_ctx)
         for fault in context.toolbox.new_faults():
             screen.tell(f"{fault[:1].upper()}{fault[1:]}.")
 

@@ -11,6 +11,7 @@ from textual.worker import Worker
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.engine_state import KnownEngine
+from edgespec_tui.screens.tool_questions import ToolQuestions
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.system_prompts import SystemPrompts
@@ -85,6 +86,7 @@ class AnswerStage(Protocol):
     conversation: Conversation
     transcript: Transcript
     prompt: PromptInput
+    questions: ToolQuestions
 
     def options(self) -> AnswerOptions: ...
 
@@ -103,8 +105,6 @@ class AnswerStage(Protocol):
     def engine_changed(self) -> None: ...
 
     def announce_end(self) -> None: ...
-
-    async def decide(self, proposal: Proposal) -> Decision: ...
 
     def run_worker(
         self, work: Coroutine[None, None, None], *, group: str, exclusive: bool

@@ -1,7 +1,7 @@
 """The screen of a chat: transcript, panel, input; asking, and showing the answer as it comes."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,13 +18,14 @@ from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SessionError
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
-from edgespec_tui.screens.tools import AskedScreen, ToolsScreen
+from edgespec_tui.screens.side_work import SideWork
+from edgespec_tui.screens.tool_questions import ToolQuestions
+from edgespec_tui.screens.tools import ToolsScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings.instructions import are_in
 from edgespec_tui.terminal.shown_text import Content
-from edgespec_tui.tools.loop import Decision, Proposal
-from edgespec_tui.tools.question import Asked, Value
-from edgespec_tui.widgets.approval_bar import QUIET_S, ApprovalBar
+from edgespec_tui.tools.loop import Decision
+from edgespec_tui.widgets.approval_bar import ApprovalBar
 from edgespec_tui.widgets.attached_files import Mention
 from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.find_bar import FindBar
@@ -62,8 +63,16 @@ class ConversationScreen(Screen[None]):
         self.measured: MeasuredSpeedUp | None = None
         self.transcript, self.prompt = Transcript(), PromptInput()
         self.answers = AnswerQueue(self)
+        self.questions = ToolQuestions(self, self.prompt, context.moments.since_key)
         self._begun = False
-        self.aside: Worker[None] | None = None  # a command of the user's, or a summary, that runs
+        self.aside = SideWork(self._start_aside, self._put, lambda sentence: self.tell(sentence, "error"))
+
+    def _start_aside(self, work: Coroutine[None, None, None]) -> Worker[None]:
+        return self.run_worker(work, group="aside", exit_on_error=False)
+
+    def _put(self, question: QuestionText) -> None:
+        self.prompt.put_before(question)
+        self.prompt.focus()
 
     # -- what is on it
 
@@ -106,7 +115,7 @@ class ConversationScreen(Screen[None]):
 
     async def on_mount(self) -> None:
         self._begun = True
-        self.context.toolbox.ask = self.answer_server
+        self.context.toolbox.ask = self.questions.answer
         self.prompt.take_back = self.answers.take_back
         self.prompt.names, self.prompt.tell = self.context.prompts.names, self.tell
         self.prompt.show = self.query_one(ChoiceList).show
@@ -239,34 +248,6 @@ class ConversationScreen(Screen[None]):
                 self.tell("The other window has gone: this chat can be changed here.")
 
     # -- tools
-
-    async def decide(self, proposal: Proposal) -> Decision:
-        """Asks the user whether a call may be made."""
-        if not self.app.app_focus:
-            self.app.bell()
-        since_key, bar = self.context.moments.since_key, self.query_one(ApprovalBar)
-        try:
-            return await bar.ask(
-                proposal, may_take_keys=lambda: since_key() > QUIET_S and not self.prompt.text
-            )
-        finally:
-            self.prompt.focus()
-
-    async def answer_server(self, asked: Asked) -> Mapping[str, Value] | None:
-        """Asks the user what a server wants to know; None if that is not told."""
-        answered: asyncio.Future[Mapping[str, Value] | None] = asyncio.get_running_loop().create_future()
-        screen = AskedScreen(asked)
-
-        def take(answers: Mapping[str, Value] | None) -> None:
-            if not answered.done():
-                answered.set_result(answers)
-
-        await self.app.push_screen(screen, take)
-        try:
-            return await answered
-        finally:
-            if screen.is_current and not answered.done():  # the call was stopped
-                screen.dismiss(None)
 
     def action_tools(self) -> None:
         """Shows the servers and their tools."""

@@ -1,20 +1,22 @@
 """What an answer may call: the tools that a chat has on, with what runs them and what keeps long results."""
 
 import itertools
+import json
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from edgespec.system import config
-from edgespec.system.odd_text import as_text
 from edgespec_models.kept_file import write_whole
-from edgespec_tui.terminal.typed_bytes import without_controls
 from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop, room_in
+from edgespec_tui.tools.markers import as_data
 from edgespec_tui.tools.toolbox import Toolbox, named
 from edgespec_tui.tools.values import Tool
 
+LONGEST_ABOUT = 4000  # characters of a description
 MOST_KEPT = 100  # results on the disk
 _numbers = itertools.count(1)
 
@@ -45,7 +47,7 @@ async def offer(
         named(tools),
         toolbox.call,
         decide,
-        clean=cleaned,
+        clean=as_data,
         keep=kept,
         always=always,
         most_rounds=most_rounds,
@@ -53,9 +55,19 @@ async def offer(
     )
 
 
-def cleaned(text: str) -> str:
-    """Returns what a server sent as text: without control characters, and without half characters."""
-    return without_controls(as_text(text))
+def described(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
+    """Returns tools as a request has them; what their servers say of them is data, too."""
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": name,
+                "description": as_data(tool.description)[:LONGEST_ABOUT],
+                "parameters": json.loads(as_data(json.dumps(dict(tool.schema), ensure_ascii=False))),
+            },
+        }
+        for name, tool in tools.items()
+    ]
 
 
 def results_folder() -> Path:

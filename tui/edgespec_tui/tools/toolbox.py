@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 CALL_S = 120.0  # that a call may take
 STARTS = 2  # of one server: a server that has ended is started once more
-LONGEST_NAME, LONGEST_ABOUT = 64, 4000  # characters
+LONGEST_NAME = 64  # characters
 ODD = re.compile(r"[^A-Za-z0-9_-]")
 MISSING = "tools need the Python package mcp, which is not installed: pip install 'mcp>=2.3,<3'"
 
@@ -191,18 +191,3 @@ def named(tools: Iterable[Tool]) -> dict[str, Tool]:
             name = f"{name[: LONGEST_NAME - 4]}_{number}"
         found[name] = tool
     return found
-
-
-def described(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
-    """Returns tools as a request has them."""
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": name,
-                "description": tool.description[:LONGEST_ABOUT],
-                "parameters": dict(tool.schema),
-            },
-        }
-        for name, tool in tools.items()
-    ]

@@ -23,6 +23,7 @@ COMMANDS = (
     SlashCommand(
         "/prompts", "[NAME]", "use a saved system prompt, `save NAME` or `delete NAME`; alone, list them"
     ),
+    SlashCommand("/prompt", "[SERVER:NAME ...]", "put a server's prompt into the input; alone, list them"),
     SlashCommand("/set", "[NAME VALUE]", "set temperature, seed, max_tokens, ...; alone, show them"),
     SlashCommand("/read", "FILE", "add a text file or picture to the question; so does @FILE in it"),
     SlashCommand("/editor", "", "open the input in your editor", "editor"),

@@ -208,7 +208,7 @@ class AnswerView(TurnView):
                 self._fold.title = self._fold.title.replace("Thinking", "Thought")
             last = self._parts[-1]
             if not isinstance(last, AnswerBody):
-                last = AnswerBody("", (), tinted=self._tinted)
+                last = AnswerBody("", (), tinted=self._tinted).add_class("after-call")
                 await self._add_part(last)
             await last.feed(text, runs)
 
@@ -277,7 +277,8 @@ def _parts(turn: Turn, tinted: bool) -> Iterator[AnswerBody | CallView]:
         begin = end
     if begin < len(turn.text) or not calls:
         end = len(turn.text)
-        yield AnswerBody(turn.text[begin:], tuple(part(turn.runs, begin, end)), tinted=tinted)
+        body = AnswerBody(turn.text[begin:], tuple(part(turn.runs, begin, end)), tinted=tinted)
+        yield body.set_class(bool(calls), "after-call")
 
 
 def ending(turn: Turn) -> list[str]:

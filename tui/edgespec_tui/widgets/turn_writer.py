@@ -23,7 +23,7 @@ from edgespec_tui.endpoint.media import gone
 from edgespec_tui.sessions.context_fit import Fitting
 from edgespec_tui.sessions.conversation import Conversation, Turn, without_old_media
 from edgespec_tui.tools.loop import ToolLoop, Wanted
-from edgespec_tui.tools.toolbox import described
+from edgespec_tui.tools.offer import described
 from edgespec_tui.tools.values import Call, calls_of, saved
 from edgespec_tui.tools.wanted import WantedCalls
 from edgespec_tui.widgets.growing import DrawingPace
