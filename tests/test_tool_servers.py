@@ -175,6 +175,19 @@ def test_a_server_that_dies_is_started_once_more_and_its_call_is_not_repeated() 
     asyncio.run(run())
 
 
+def test_a_start_that_is_stopped_does_not_count() -> None:
+    async def run() -> None:
+        silent = ToolServer("bad", sys.executable, ("-S", "-c", "import sys; sys.stdin.read()"))
+        async with opened(silent) as box:
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.15):
+                        await box.tools()
+            assert box.fault_of("bad") == "" and box._places["bad"].starts == 0
+
+    asyncio.run(run())
+
+
 def test_a_message_that_is_too_long_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with opened() as box:
