@@ -109,6 +109,7 @@ async def test_a_call_is_approved_shown_saved_found_and_exported(tmp_path: Path)
         assert "An answer." in it.text()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_a_call_that_is_not_allowed_does_not_run_and_the_model_is_informed() -> None:
     app = app_with([calling(("echo", {"text": "x"})), "Then not."])
@@ -122,6 +123,7 @@ async def test_a_call_that_is_not_allowed_does_not_run_and_the_model_is_informed
         assert "not allowed" in it.text()
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_what_is_allowed_in_this_chat_is_asked_about_once() -> None:
     echo = calling(("echo", {"text": "x"}), ("echo", {"text": "y"}))
