@@ -64,7 +64,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"model_routes", "own_routes"},
     {"app"},
 )
-TUI = ("", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
+TUI = ("", "hang_up", "terminal", "endpoint", "tools", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("guarded_app", "palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub")
 TUI_MAY_SEE = {
@@ -80,7 +80,9 @@ TUI_MAY_SEE = {
     "edgespec.pairs.planned",
     "edgespec.pairs.store",
     "edgespec.sampling.settings",
+    "edgespec.__version__",
     "edgespec.system.config",
+    "edgespec.system.end_process",
     "edgespec.system.named_file",
     "edgespec.memory.recommended",
     "edgespec.system.odd_text",
@@ -255,7 +257,7 @@ def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
         "engine.request_reader",
         "engine.active_streams",
     }
-    of_app = {"guarded_app", "endpoint.attached", "widgets.thumbnail"}
+    of_app = {"guarded_app", "endpoint.attached", "tools.connection", "widgets.thumbnail"}
     assert broad == {*ours, *of_app, "chat.families.reader"}
 
 
@@ -352,6 +354,12 @@ def test_the_command_line_is_parsed_without_llama_cpp() -> None:
 def test_the_chat_begins_without_textual() -> None:
     """Wrong flags are told, and an engine begins to load, before the app is imported."""
     assert not {"textual", "rich", "numpy"} & loaded("edgespec_tui.launch")
+
+
+def test_the_app_loads_what_speaks_to_servers_of_tools_when_one_is_needed() -> None:
+    """Without a configured server, start and memory are as before: `mcp` takes a second and 40 MB."""
+    app = loaded("edgespec_tui.app", "edgespec_tui.plain.command")
+    assert "edgespec_tui.tools.toolbox" in app and not {"mcp", "mcp_types"} & app
 
 
 def in_rooms(*rooms: str) -> list[str]:

@@ -77,13 +77,16 @@ def test_it_is_synced_to_any_text() -> None:
         assert found is None or fresh is None or (found.flags == fresh.flags).all(), text
 
 
-def test_a_tag_in_reasoning_begins_no_call() -> None:
-    masks = masks_of(Triggers(("<call>",), thoughts=THOUGHTS))
-    assert allowed(masks, "<think> <call>") is None
-    assert allowed(masks, "<think> <call> </think> <call>") == {"a"}
+def test_a_call_in_reasoning_follows_the_form_too() -> None:
+    """Reasoning that was never closed is known at its end, and the call in it, which was free, was parsed."""
+    masks, free = masks_of(Triggers(("<call>",), ("ab",), THOUGHTS)), {*WORDS, "?", "$"} - {"x<call>b"}
+    assert allowed(masks, "<think> <call>") == {"a"} and allowed(masks, "<think> c <ca ll>a b") == {"</call>"}
+    assert allowed(masks, "<think> <call> a </call>") == allowed(masks, "<think> a b") == free
+    for text in ("<think> c </think> <call>", "<think> <call> a </call> </think> <call>", "<think> c <call>"):
+        assert allowed(masks, text) == {"a"}
     assert allowed(masks, "a <think> <call>") == {"a"}, "later, the tag is only spoken of"
     opened = masks_of(Triggers(("<call>",), thoughts=THOUGHTS, opened=True))
-    assert allowed(opened, "<call>") is None and allowed(opened, "</think> <call>") == {"a"}
+    assert allowed(opened, "c <call>") == allowed(opened, "</think> <call>") == {"a"}
 
 
 def test_a_call_without_a_tag_is_one_only_at_the_beginning() -> None:

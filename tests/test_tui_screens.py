@@ -190,7 +190,7 @@ async def test_what_comes_faster_than_it_is_drawn_is_few_widgets_and_its_end_is_
         await answer.feed(much, "", [("model", len(much))])
         assert len(answer.query(AnswerSegment)) == 2 and len(answer.query(CodeFence)) < 20
         await it.until(lambda: "x = 299" in it.text() and "Line 299" in it.text())
-        assert answer.body.has_more
+        assert answer.bodies[0].has_more
 
 
 @on_a_loop

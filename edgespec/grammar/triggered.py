@@ -118,10 +118,8 @@ class Triggered:
 
     def _crossing(self, state: _State) -> list[tuple[int, bytes, bytes]]:
         """Returns the tokens that would complete a tag and go on, with the tag and what follows it."""
-        if state.until:
-            return []
         found = []
-        for tag in (*self._tags, *(() if state.begun else self._first)):
+        for tag in (*self._tags, *(() if state.begun or state.until else self._first)):
             found += [(token, tag, rest) for token, rest in self._vocabulary.around(tag)]
             for n in range(len(tag)):
                 if state.tail.endswith(tag[:n]):
@@ -147,10 +145,14 @@ class Triggered:
         """Returns the state after a piece of free text; None if it begins a call that the grammar forbids."""
         text = state.tail + piece
         if state.until:
-            places = [(text.find(end) + len(end), end) for end in state.until if end in text]
-            if not places:
+            ends = [(text.find(end), end) for end in state.until if end in text]
+            tags = [text.find(tag) for tag in self._tags if tag in text]
+            if tags and (not ends or min(tags) < min(ends)[0]):  # it is one if the reasoning is never closed
+                return self._begin(state, text[min(tags) :])
+            if not ends:
                 return replace(state, tail=self._tail(text))
-            return self._read(_State(calls=state.calls), text[min(places)[0] :])
+            place, end = min(ends)
+            return self._read(_State(calls=state.calls), text[place + len(end) :])
         if not state.begun:
             bare = text.lstrip()
             opening = next((tag for tag in self._thoughts if bare.startswith(tag.lstrip())), None)
@@ -171,7 +173,7 @@ class Triggered:
         if (call := self._begun_with(text)) is None:
             return None
         self._calls = [*self._calls[: state.calls], call]
-        return _State(begun=True, calls=state.calls + 1, inside=not call.ended)
+        return _State(begun=True, until=state.until, calls=state.calls + 1, inside=not call.ended)
 
     def _tail(self, text: bytes) -> bytes:
         return text[-self._kept :] if self._kept else b""

@@ -68,7 +68,9 @@ def choices(
             )
             for one in fits
         )
-        return None if not fits or [one.name for one in fits] == [before] else Suggestions(0, items, at=0)
+        names_of = [one.name for one in fits]
+        at = None if before in names_of else 0  # a whole name is sent as it is, even if others begin so
+        return None if not fits or names_of == [before] else Suggestions(0, items, at=at)
     if first_line and (found := NAMED.search(before)):
         fitting = [name for name in names() if name.startswith(found["name"]) and name != found["name"]]
         items = tuple(Suggestion(name, "saved system prompt", final=True) for name in fitting)
