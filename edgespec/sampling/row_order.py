@@ -41,7 +41,7 @@ class RowOrder:
         self.size = known.size
         self._copied: list[_Copied] = []
         self._gathered: list[_Gathered] = []
-        step = np.where(known[1:] < 0, known[:-1] < 0, (known[:-1] >= 0) & (known[1:] == known[:-1] + 1))
+        step = np.diff(known) == (known[:-1] >= 0)  # by one where it is known, by none where it is not
         edges = np.concatenate(([0], np.flatnonzero(~step) + 1, [known.size]))
         done = 0
         for at in np.flatnonzero(np.diff(edges) >= long).tolist():
