@@ -55,6 +55,15 @@ def test_what_goes_on_and_what_is_new_need_no_reason() -> None:
     assert past().explain(text(8, 5), 0, "") is None
 
 
+def test_a_text_that_goes_on_and_repeats_itself_is_new() -> None:
+    """A tool that gave the same result ten times was said to have found no room each time."""
+    found = past()
+    prompt = joined(SYSTEM, FIRST, THOUGHT, ANSWER, ANSWER)
+    assert found.explain(prompt, prompt.size - ANSWER.size, "") is None
+    why = found.explain(prompt, FIRST.size, "")
+    assert why and why.cause == "room" and why.again == SYSTEM.size + THOUGHT.size + ANSWER.size
+
+
 def test_a_thought_that_a_template_drops_is_the_templates() -> None:
     prompt, shared = joined(SYSTEM, FIRST, ANSWER, NEXT), SYSTEM.size + FIRST.size
     why = past().explain(prompt, shared, "")

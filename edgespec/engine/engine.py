@@ -331,7 +331,7 @@ class Engine:
         for slot in self._slots:
             if slot.running is running:
                 slot.running, slot.used, slot.holds = None, self._steps, True
-                if self._past:
+                if self._past and not running.reading:
                     text = np.append(running.prompt, np.array(running.written, np.int32))
                     size, owner = running.prompt.size, running.owner
                     self._past.add(text, size, owner, replays=running.replays)

@@ -85,13 +85,15 @@ class PastTexts:
         How many these are is estimated: by how many samples of them an earlier text has.
         """
         missing, text = prompt.size - cached, prompt.tobytes()
-        if missing <= LEAST or not self._texts:
+        mine = [past for past in reversed(self._texts) if past.owner == owner]
+        if missing <= LEAST or not mine:
             return None
+        if whole := max((len(past.tokens) // 4 for past in mine if text.startswith(past.tokens)), default=0):
+            again = whole - cached  # it goes on from there, whatever the new part repeats
+            return Broken(again, whole, "", "", "room") if again > LEAST else None
         places = np.linspace(cached, prompt.size - WINDOW, SAMPLES).astype(int).tolist()
         best, most = None, 0
-        for past in reversed(self._texts):
-            if past.owner != owner:
-                continue
+        for past in mine:
             n = sum(past.tokens.find(text[4 * at : 4 * (at + WINDOW)]) >= 0 for at in places)
             if n > most:
                 best, most = past, n

@@ -60,6 +60,7 @@ class Grammar:
             _check_schema(self.text)
 
 
+TOOL_ID = "urn:edgespec:tool:"  # begins the `$id` of the schema of a tool's arguments
 NOT_ENFORCED = "which cannot be enforced: leave it out"  # the end of a sentence about a part of a schema
 NAMES = {
     "json_schema": "JSON schema",

@@ -7,7 +7,7 @@ from typing import Any
 import llguidance
 
 from edgespec.errors import GrammarError
-from edgespec.grammar.grammar import Grammar
+from edgespec.grammar.grammar import TOOL_ID, Grammar
 from edgespec.grammar.lark import as_lark
 
 EXACT = '%llguidance {"no_forcing": true}\n'
@@ -15,6 +15,7 @@ WHITESPACE = r"[ ]|\n[ \t]{0,20}"  # one space, or a new line with its indent: a
 DEFINED = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)  # a rule of GBNF
 DEFINED_IN_LARK = re.compile(r"^[?!]?_?[a-z]\w*(\[[^\]\n]*\])?\s*:", re.MULTILINE | re.IGNORECASE)
 SCHEMA = re.compile(r"^(\w+: %json )(.*)$", re.MULTILINE)  # a rule of a Lark grammar that is a JSON schema
+LOOSENED = "// loosened: "  # begins a line that says which schema is not enforced
 OPTIONS = re.compile(r"%llguidance\s*\{[^}]*\}")  # of a Lark grammar's own; ours come first
 
 
@@ -40,15 +41,48 @@ def _body(grammar: Grammar) -> str:
         return f"start: /{llguidance.regex_to_lark(_unanchored(grammar.text), 'd')}/\n"
     lark = OPTIONS.sub("", grammar.text)
     if grammar.kind == "lark":
-        return (
-            SCHEMA.sub(lambda found: found[1] + _schema(found[2], grammar), lark) if grammar.lenient else lark
-        )
+        return _lenient(lark, grammar) if grammar.lenient else lark
     try:
         return as_lark(grammar.text)
     except GrammarError:
         if DEFINED.search(grammar.text) or not DEFINED_IN_LARK.search(lark):
             raise
         return lark
+
+
+def _lenient(lark: str, grammar: Grammar) -> str:
+    """Returns the form of calls, without the schemas that nothing fits: only their arguments are any."""
+    unfit: list[str] = []
+
+    def loosened(found: re.Match[str]) -> str:
+        schema = _loosened(json.loads(found[2]), unfit)
+        if TOOL_ID not in found[2] and (why := _complaint(schema)):  # one argument's, in a tagged notation
+            unfit.append(why)
+            schema = {}
+        return found[1] + _schema(json.dumps(schema), grammar)
+
+    body = SCHEMA.sub(loosened, lark)
+    return "\n".join([body, *(LOOSENED + why for why in dict.fromkeys(unfit))])
+
+
+def _loosened(schema: Any, unfit: list[str]) -> Any:
+    """Returns a schema in which arguments that no values fit are any object; adds why none do."""
+    if isinstance(schema, list):
+        return [_loosened(one, unfit) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if str(schema.get("$id")).startswith(TOOL_ID):
+        why = _complaint(schema)
+        unfit += [why] if why else []
+        return {"type": "object"} if why else schema
+    return {name: _loosened(value, unfit) for name, value in schema.items()}
+
+
+def _complaint(schema: Any) -> str:
+    """Returns why no value fits a schema, "" if some do."""
+    lenient = _without_unreadable({**schema, "x-guidance": {"lenient": True}} if schema else schema)
+    found = llguidance.LLMatcher.validate_grammar(f"start: %json {json.dumps(lenient)}")
+    return str(found).partition("\n")[0].rpartition("JSON schema: ")[2]
 
 
 def _schema(text: str, grammar: Grammar) -> str:

@@ -10,6 +10,7 @@ trial in a child process limits what they do not count (`trials.py`). What is re
 time: clients ask again, and a trial can take seconds.
 """
 
+import logging
 import math
 import re
 import threading
@@ -26,10 +27,11 @@ from numpy.typing import NDArray
 
 from edgespec.errors import GivenUpError, GrammarError
 from edgespec.grammar.grammar import NAMES, NOT_ENFORCED, Grammar, Triggers
-from edgespec.grammar.lark_text import lark_of
+from edgespec.grammar.lark_text import LOOSENED, lark_of
 from edgespec.grammar.triggered import Triggered, Vocabulary
 from edgespec.sampling.masks import Masks, Matcher
 
+_log = logging.getLogger(__name__)
 REMEMBERED = 16  # compiled grammars, and refused ones: clients send the same schema again and again
 REFUSED_S = 300.0  # then one is tried again: it may have been refused because the machine was busy
 VOCABULARIES = 4  # by the control tokens that are shown: one or two for a chat template
@@ -160,6 +162,10 @@ class Matchers:
         began = time.thread_time()
         matcher = again()
         takes_s = time.thread_time() - began
+        for line in lark.splitlines():
+            if line.startswith(LOOSENED):
+                why = line.removeprefix(LOOSENED)
+                _log.warning("Some arguments of these tools are not constrained: %s", why)
         if matcher.is_error():
             why = _why(matcher.get_error())
             unfit = ("Unimplemented keys", "Unknown format", "regex parse error")

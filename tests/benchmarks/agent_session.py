@@ -1,24 +1,33 @@
 """An agent's session, prompt by prompt, with and without checkpoints: tokens evaluated, seconds to the first.
 
-    python tests/benchmarks/agent_session.py [--preamble 12000] [--calls 20] [--ram 2048]
+    python tests/benchmarks/agent_session.py [--preamble 12000] [--calls 20] [--ram 2048] [--peer PROGRAM]
+    python tests/benchmarks/agent_session.py --model FILE.gguf ...
 
-Tiny models with random weights, one of each kind of memory. The session has a long system prompt, calls and
-their results, answers that come back without their thinking, an edited last message, a sub-agent with the
-same preamble, a summary in place of the history, another session in between. Without is `--cache-ram 0`.
+Tiny models with random weights, one of each kind of memory, or a file of yours. The session has a long system
+prompt, calls and their results, answers that come back without their thinking, an edited last message, a
+sub-agent with the same preamble, a summary in place of the history, another session in between. Without is
+`--cache-ram 0`. The peer, llama-server, gets the same tokens, with 32 checkpoints in each of as many slots;
+its seconds are those that it says the prompt took.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from peer import _free_port
+from peer_command import environment
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from tiny_gguf import CONTROL, write_hybrid, write_llama, write_recurrent, write_sliding
@@ -88,29 +97,76 @@ def measured(pair: Pair, ram: int, preamble: int, calls: int) -> dict[str, list[
     return found
 
 
+def of_peer(
+    program: Path, model: Path, settings: PairSettings, preamble: int, calls: int
+) -> dict[str, list[Turn]]:
+    """Returns the same for llama-server."""
+    port, found = _free_port(), defaultdict[str, list[Turn]](list)
+    n_ctx, slots, threads = settings.n_ctx or 0, settings.slots, settings.threads
+    command = [
+        *(str(program), "--model", str(model), "--port", str(port), "--parallel", str(slots)),
+        *("--ctx-size", str(slots * n_ctx), "--threads", str(threads), "--ctx-checkpoints", "32"),
+    ]
+    peer = subprocess.Popen(command, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        while not _answers(port):
+            time.sleep(0.2)
+        for kind, messages in session(np.random.default_rng(1), preamble, calls):
+            prompt = np.append(np.concatenate(messages), np.int32(BEGIN)).tolist()
+            bias = [[token, False] for token in NO_END]
+            asked = {"prompt": prompt, "n_predict": ANSWER, "temperature": 0, "logit_bias": bias}
+            timings = _asked(port, asked)["timings"]
+            found[kind].append((int(timings["prompt_n"]), messages[-1].size, timings["prompt_ms"] / 1000))
+    finally:
+        peer.kill()
+        peer.wait()
+    return found
+
+
+def _answers(port: int) -> bool:
+    try:
+        with closing(urllib.request.urlopen(f"http://127.0.0.1:{port}/health")) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _asked(port: int, body: Mapping[str, object]) -> dict[str, dict[str, float]]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/completion", json.dumps(body).encode())
+    with closing(urllib.request.urlopen(request)) as answer:
+        found: dict[str, dict[str, float]] = json.load(answer)
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--preamble", type=int, default=12_000)
     parser.add_argument("--calls", type=int, default=20)
     parser.add_argument("--ram", type=int, default=2048, help="MiB")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
+    parser.add_argument("--model", type=Path, help="instead of tiny ones")
+    parser.add_argument("--peer", type=Path, help="llama-server")
+    parser.add_argument("--once", action="store_true", help="no run to warm up, and none without")
     how = parser.parse_args()
     settings = PairSettings(n_ctx=2 * how.preamble + 8192, threads=2, slots=2, remember=False)
-    for kind in how.kinds:
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            Pair(KINDS[kind](Path(folder) / "t.gguf"), None, settings) as pair,
-        ):
-            pair.costs()
-            print(kind)
-            for _ in range(2):  # the first is to warm up
-                with_, without = (
-                    measured(pair, ram, how.preamble, how.calls) for ram in (how.ram * 2**20, 0)
+    for kind in ["your model"] if how.model else how.kinds:
+        print(kind)
+        with tempfile.TemporaryDirectory() as folder:
+            model = how.model or KINDS[kind](Path(folder) / "t.gguf")
+            found: dict[str, dict[str, list[Turn]]] = {}
+            if how.peer:
+                found["llama-server"] = of_peer(how.peer, model, settings, how.preamble, how.calls)
+            with Pair(model, None, settings) as pair:
+                pair.costs()
+                ways = (
+                    {"with": how.ram * 2**20} if how.once else {"": 0, "without": 0, "with": how.ram * 2**20}
                 )
-            for turn in with_:
-                (n, new, s), (n0, _, s0) = (np.mean(one[turn], axis=0) for one in (with_, without))
-                here = f"{n:8,.0f} tokens, {new:6,.0f} in the last message, {s:6.2f} s"
-                print(f"  {turn:20} {here}; without {n0:8,.0f}, {s0:6.2f} s")
+                for way, ram in ways.items():  # the first is to warm up
+                    found[way] = measured(pair, ram, how.preamble, how.calls)
+            for turn in found["with"]:
+                means = {way: np.mean(one[turn], axis=0) for way, one in found.items() if way != "warm up"}
+                parts = [f"{way} {n:8,.0f}, {s:7.3f} s" for way, (n, _, s) in means.items()]
+                print(f"  {turn:20} {means['with'][1]:6,.0f} in the last message: {'; '.join(parts)}")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ from edgespec.grammar.matchers import Matchers
 
 FAMILIES = {family.name: family for _, family in known.MARKERS if family.announcements}
 END = 256
+FORMATS = jsonschema.FormatChecker(["uuid", "email", "ipv4"])
+FORMATS.checks("date")(lambda text: re.fullmatch(r"\d{4}-[01]\d-[0-3]\d", text) is not None)
 NESTED: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -67,6 +70,18 @@ SCHEMAS: dict[str, dict[str, Any]] = {
         "required": ["is"],
         "additionalProperties": False,
     },
+    "formats": {
+        "type": "object",
+        "properties": {
+            "day": {"type": "string", "format": "date"},
+            "at": {"type": "string", "format": "date-time"},
+            "id": {"type": "string", "format": "uuid"},
+            "mail": {"type": "string", "format": "email", "maxLength": 30},
+            "ip": {"type": "string", "format": "ipv4"},
+        },
+        "required": ["day", "id", "ip"],
+        "additionalProperties": False,
+    },
     "nested": NESTED,
     "with defs": {
         "type": "object",
@@ -113,7 +128,7 @@ def drawn(grammar: Grammar, rng: random.Random, start: str = "", most: int = 300
 
 def is_fit(arguments: str, schema: Mapping[str, Any]) -> bool:
     try:
-        jsonschema.validate(json.loads(arguments), schema)
+        jsonschema.validate(json.loads(arguments), schema, format_checker=FORMATS)
     except (ValueError, jsonschema.ValidationError):
         return False
     return True
@@ -156,6 +171,37 @@ def test_whatever_is_drawn_from_a_form_is_a_call_that_fits(name: str, n: int) ->
         if name not in ("muse", "harmony"):
             assert turn.content.strip() == before.removeprefix("all\n").strip(), text
     assert ended >= n // 2
+
+
+UNFIT: tuple[dict[str, Any], ...] = tuple(
+    {"type": "object", "properties": {"a": schema}, "required": ["a"]}
+    for schema in (
+        {"type": "string", "enum": []},
+        {"type": "string", "minLength": 5, "maxLength": 2},
+        {"type": "integer", "minimum": 5, "maximum": 2},
+    )
+)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_schema_that_nothing_fits_frees_the_arguments_of_its_own_tool_alone(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It freed the calls of all tools, or its tool could not be called."""
+    family, rng, called = FAMILIES[name], random.Random(name), set()
+    for unfit in UNFIT:
+        tools = {"fine": SCHEMAS["limits"], "unfit": unfit}
+        grammar = grammar_of(family, tools)
+        for _ in range(12):
+            before = "all\nx" if name == "functionary-3.2" else ""
+            text = drawn(grammar, rng, before + rng.choice(family.announcements))
+            for call in turn_of(family, text, tools).calls if text else ():
+                called.add(call.name)
+                assert call.name == "unfit" or is_fit(call.arguments, tools["fine"]), text
+    assert called == {"fine", "unfit"}
+    assert len(caplog.messages) <= 3
+    assert all("are not constrained: Unsatisfiable schema" in text for text in caplog.messages)
 
 
 @pytest.mark.parametrize("name", sorted(FAMILIES))

@@ -9,9 +9,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from edgespec.chat.families.argument_schema import TYPES, ArgumentSchema
+from edgespec.grammar.grammar import TOOL_ID
 
 ANY = "/(?s:.)*/"
-
+_DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"  # which every month has
+_LEAP = "[0-9]{2}([2468][048]|[13579][26]|0[48])-02-29"
+_DAYS = f"[0-9]{{4}}-(0[13-9]|1[0-2])-(29|30)|[0-9]{{4}}-(0[13578]|1[02])-31|{_LEAP}"
+_TIME = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+_LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+FORMATS = {  # of JSON schema: terminals
+    "date": f"/{_DATE}|{_DAYS}/",
+    "time": f"/{_TIME}/",
+    "date-time": f"/({_DATE}|{_DAYS})T{_TIME}/",
+    "uuid": "/[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}/",
+    "email": f"/[a-zA-Z0-9!#$%&'*+=?^_{{|}}~-]+(\\.[a-zA-Z0-9!#$%&'*+=?^_{{|}}~-]+)*@{_LABEL}(\\.{_LABEL})+/",
+    "hostname": f"/{_LABEL}(\\.{_LABEL})*/",
+    "ipv4": f"/{_BYTE}(\\.{_BYTE}){{3}}/",
+}
 
 Tools = Mapping[str, Mapping[str, Any]]  # name -> JSON schema of the arguments
 
@@ -77,6 +92,7 @@ class Rules:
             return f"({' | '.join(literal(one) for one in texts)}) {literal(end)}"
         terminal = self._name("T")
         parts = [ANY, *(f"~/(?s:.)*{pattern(one)}(?s:.)*/" for one in never), *_limits(schema)]
+        parts += formats_of(schema)
         self._lines.append(f"{terminal}: {' & '.join(parts)}")
         name = self._name("r")
         self._lines.append(f"{name}[suffix={literal(end)}]: {terminal}")
@@ -93,9 +109,25 @@ def pattern(text: str) -> str:
     return "".join(c if c.isalnum() else f"\\u{{{ord(c):x}}}" for c in text)
 
 
+def formats_of(schema: ArgumentSchema) -> list[str]:
+    """Returns the terminals of the formats that a schema of strings names; others are not kept to."""
+    if schema.kinds() != {"string"}:  # it may be another type's text
+        return []
+    named = (one.get("format") for one in schema.all())
+    return [FORMATS[name] for name in named if isinstance(name, str) and name in FORMATS]
+
+
+def lengths_of(schema: ArgumentSchema, of: str) -> tuple[int, int | None]:
+    """Returns the least and the greatest length; raises NoForm where none is between them."""
+    least, most = schema.lengths(of)
+    if most is not None and least > most:
+        raise NoForm
+    return least, most
+
+
 def _limits(schema: ArgumentSchema) -> Iterator[str]:
     """Yields what a schema says of the length of strings and of their pattern. Raises NoForm."""
-    least, most = schema.lengths("Length")
+    least, most = lengths_of(schema, "Length")
     if least or most is not None:
         yield f"/(?s:.){{{least},{'' if most is None else most}}}/"
     for one in schema.all():
@@ -195,7 +227,7 @@ def of_arguments(schema: Mapping[str, Any], number: int) -> dict[str, Any]:
     own = {name: value for name, value in based.items() if name != "$schema"}
     if own.get("type") is None:
         own["type"] = "object"
-    return {**own, "$id": f"urn:edgespec:tool:{number}"}
+    return {**own, "$id": f"{TOOL_ID}{number}"}
 
 
 def _rebased(value: Any, id: str) -> Any:

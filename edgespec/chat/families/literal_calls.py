@@ -6,7 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from edgespec.chat.families.argument_schema import ArgumentSchema
-from edgespec.chat.families.call_form import NoForm, Rules, Tools, arguments, is_any, literal, ways_of
+from edgespec.chat.families.call_form import (
+    NoForm,
+    Rules,
+    Tools,
+    arguments,
+    formats_of,
+    is_any,
+    lengths_of,
+    literal,
+    ways_of,
+)
 from edgespec.chat.families.calls import Calls
 from edgespec.chat.families.json_calls import JsonCalls
 from edgespec.chat.families.json_text import DEEPEST, as_json, value_of
@@ -63,7 +73,7 @@ class Notation:
         return f"{literal('{')} {rules.in_order(pairs, self.between)} {literal('}')}"
 
     def _array(self, rules: Rules, schema: ArgumentSchema, depth: int) -> str:
-        least, most = schema.lengths("Items")
+        least, most = lengths_of(schema, "Items")
         item = rules.rule(self.value(rules, schema.item(), depth + 1))
         again = f"({literal(self.between)} {item})"
         if most == 0:
@@ -91,9 +101,11 @@ class Notation:
         before, behind = self.quotes
         if not self.escapes:
             return f"{literal(before)} {rules.string(schema, behind)}"
-        least, most = schema.lengths("Length")
+        least, most = lengths_of(schema, "Length")
         if any("pattern" in one for one in schema.all()):
             raise NoForm
+        if formats := formats_of(schema):
+            return f"{literal(before)} {formats[0]} {literal(behind)}"
         return f'/"([^"\\\\\\x00-\\x1f\\x7f]|\\\\["\\\\nrt]){{{least},{"" if most is None else most}}}"/'
 
     def _written(self, value: object) -> str:

@@ -12,6 +12,7 @@ from edgespec.chat.families.call_form import (
     arguments,
     is_any,
     is_text,
+    lengths_of,
     literal,
     ways_of,
 )
@@ -230,7 +231,7 @@ class NestedCall:
         if depth > DEEPEST_FORM or "string" in kinds:
             raise NoForm
         if kinds == {"array"}:
-            least, most = schema.lengths("Items")
+            least, most = lengths_of(schema, "Items")
             item = self._element(rules, ITEM, schema.item(), depth + 1)
             return f"({item}){{{least},{'' if most is None else most}}}"
         if kinds == {"object"}:
