@@ -9,13 +9,14 @@ PYTEST = $(PY) -m pytest -n auto --dist worksteal
 # Tests start hundreds of Pythons: what they import is compiled once, into __pycache__ (make clean removes it).
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help chat test test-all gpu-test check format map clean ready
+.PHONY: help chat test test-all gpu-test mutants check format map clean ready
 
 help:
 	@echo "make chat      chat with a small real model (downloads 98 MB once; offline: the embedded pair)"
 	@echo "make test      run the tests, in a few minutes (ARGS='-k sampling' selects some)"
 	@echo "make test-all  run all tests, including the slow ones"
 	@echo "make gpu-test  run the graphics card tests on a software Vulkan device (builds for 12 minutes first)"
+	@echo "make mutants   change the core in 7,000 ways, and show which fail no test (hours; ARGS='edgespec.core.text*')"
 	@echo "make check     lint, format and types"
 	@echo "make format    format the code"
 	@echo "make map       write docs/map.md, every module in a sentence"
@@ -37,6 +38,12 @@ test-all: ready
 gpu-test: ready
 	@$(PY) .make/gpu_test.py $(ARGS)
 
+# hours on 2 cores: give it a part of the names, or stop it and start it again; mutants/ keeps what was found
+mutants: ready
+	@$(PY) -m pip install -q mutmut
+	@$(PY) -m mutmut run $(ARGS)
+	@$(PY) -m mutmut results
+
 check: ready
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
@@ -51,5 +58,5 @@ map: ready
 	@$(PY) .make/map.py
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build dist
+	rm -rf .venv .pytest_cache .ruff_cache .mypy_cache build dist mutants
 	find edgespec tui models tests .make -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -254,7 +254,7 @@ def set_up(env: Mapping[str, str]) -> None:
     given = {**env, "CMAKE_ARGS": want.get("CMAKE_ARGS", "")}
     pip_env = pip_environment(given, n_cores=cores(), memory=memory)
     install_llama(pinned(want["pyproject"], LLAMA), pip_env, own_build=needs_own_build(here, want))
-    install("--editable", f"{ROOT}[dev]", env=pip_env)
+    install("--editable", f"{ROOT}[dev,tools]", env=pip_env)
     heal_llama(pinned(want["pyproject"], LLAMA), pip_env)
     (VENV / "ready").write_text(json.dumps(here | want), encoding="utf-8")
     say(f"Ready after {clock(time.monotonic() - start)}.")

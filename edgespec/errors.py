@@ -27,6 +27,7 @@ EdgeSpecError                  something the user can act on; `exit_code` 1
 ├── SessionError               a kept conversation cannot be found, read or written
 ├── EndpointError              a server refuses, or fails
 │   └── EndpointLostError      a server is not there, or went away in the middle
+├── ToolServerError            a server of tools cannot be used
 └── PlanError                  how fast a pair would run cannot be found out
 """
 
@@ -166,6 +167,10 @@ class EndpointLostError(EndpointError):
 
 class SessionError(EdgeSpecError):
     """A saved chat cannot be found, read or written."""
+
+
+class ToolServerError(EdgeSpecError):
+    """A server of tools cannot be started, has ended, or does not answer as it should."""
 
 
 class PlanError(EdgeSpecError):

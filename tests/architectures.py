@@ -24,6 +24,7 @@ from edgespec.engine import pair as module
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError, SettingError
+from edgespec.llama import log as llama_log
 from edgespec.llama import model
 from edgespec.llama.memory_child import Models, answer
 from edgespec.llama.memory_question import Question
@@ -184,7 +185,7 @@ def placed(target: Path, draft: Path | None, machines: tuple[str, ...]) -> dict[
         name = (
             f"{settings.placement}, {settings.slots} slots, {settings.kv_type}, {len(settings.rpc)} machines"
         )
-        with model.listening() as log:
+        with llama_log.listening() as log:
             if said(settings) != right[here]:
                 wrong.append(f"{name}: another text")
         held, wanted = sum(map(float, HELD.findall("\n".join(log)))), planned(target, beside, settings)

@@ -22,6 +22,7 @@ FAKE = Info(
     plain_s=0.02,
     speculates=True,
     where="nowhere",
+    exact="distribution",
 )
 
 
@@ -111,7 +112,7 @@ class FakeEndpoint:
                 elif n % 50 == 0:
                     await asyncio.sleep(0)
                 seconds = len(told.round.tokens) / (pace or 1e6) if options.lane else 0.0
-                yield replace(told, at=time.monotonic(), round=told.round._replace(seconds=seconds))
+                yield replace(told, at=time.monotonic(), seconds=seconds)
             ended = True
             yield Ended(
                 "stop",

@@ -30,7 +30,7 @@ from edgespec_tui.screens import answer_queue, conversation_screen
 from edgespec_tui.screens.model_shelf import Shelf
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.widgets import live_figures
+from edgespec_tui.widgets import attached_resources, live_figures
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.notice_line import NoticeLine
 from edgespec_tui.widgets.panel import odds_shown
@@ -408,7 +408,7 @@ async def test_a_question_is_saved_before_its_files_are_read_and_its_pictures_de
         assert reads.wait(10)
         return with_files(question)
 
-    monkeypatch.setattr(answer_queue, "with_files", slowly)
+    monkeypatch.setattr(attached_resources, "with_files", slowly)
     monkeypatch.setattr(answer_queue, "thumbnail_of", lambda _: draws.wait(10) and "1 AAAAAAAA")
     Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
     saved = Sessions(tmp_path / "saved", on_notice=lambda _: None)
@@ -434,7 +434,7 @@ async def test_esc_stops_the_reading_of_files_and_the_question_is_in_the_input_a
         reads.wait(10)
         return with_files(question)
 
-    monkeypatch.setattr(answer_queue, "with_files", slowly)
+    monkeypatch.setattr(attached_resources, "with_files", slowly)
     async with driven(ChatApp(FakeEndpoint())) as it:
         it.chat.prompt.post_message(PromptInput.Sent(QuestionText("see @/net/a.txt")))
         await it.until(lambda: it.chat.answers.files is not None)

@@ -50,9 +50,9 @@ def test_every_generation_evaluates_its_whole_prompt(pair: Pair) -> None:
     """Caches that held the prompt made the second line's first token free."""
     take = taker(pair)
     for line in (OURS, PLAIN, OURS, PLAIN):
-        before = pair._target_context.evaluated
+        before = pair.target_context.evaluated
         got = take(line, UNIT)
-        assert got and pair._target_context.evaluated - before >= got.prompt_tokens > 50
+        assert got and pair.target_context.evaluated - before >= got.prompt_tokens > 50
 
 
 def test_a_cancelled_generation_is_no_sample(pair: Pair) -> None:

@@ -249,7 +249,7 @@ def fuzzed(
             "most": 10 if slow else 6,
         }
         seen = [drawn(i, 64, **how) for i in range(4 * media)]
-        pair._target_context.media = {medium.cells.item(0): medium for medium in seen}
+        pair.target_context.media = {medium.cells.item(0): medium for medium in seen}
         fuzz(pair, seed, steps=steps, store=store, disk=kept, media=seen, slow=slow)
     assert not tally.wrong, f"{len(tally.wrong)} of {tally.rows} rows: {tally.wrong[:5]}"
     return kept.found if kept else 0

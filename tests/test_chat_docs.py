@@ -38,5 +38,5 @@ def test_the_settings_that_it_shows_hold_and_none_is_missing(tmp_path: Path) -> 
     path.write_text(example[1])
     settings, complaints = read(path, known=known_to_app())
     assert complaints == () and settings.keys
-    assert set(tomllib.loads(example[1])) == {"chat", "sampling", "speculation", "screen", "keys"}
+    assert set(tomllib.loads(example[1])) == {"chat", "sampling", "speculation", "screen", "tools", "keys"}
     assert all(name in example[1] for name in NUMBERS)

@@ -25,7 +25,7 @@ from edgespec.engine.state_keys import state_keys
 from edgespec.llama.saved import PrefixStore, Saved
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
-from edgespec.server.answering import message_spans
+from edgespec.server.pair_session import message_spans
 
 Tokens = NDArray[np.int32]
 KINDS = {"hybrid": write_hybrid, "recurrent": write_recurrent, "sliding": write_sliding}

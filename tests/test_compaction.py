@@ -68,7 +68,7 @@ async def test_esc_stops_a_summary() -> None:
         await it.say("/compact")
         await it.until(lambda: "Summarising the oldest turns" in it.text())
         await it.pilot.press("escape")
-        await it.until(lambda: it.chat.aside is not None and it.chat.aside.is_finished)
+        await it.until(lambda: not it.chat.aside.running)
         assert it.chat.conversation is whole and "Summarising" not in it.text() and endpoint.cancelled
 
 

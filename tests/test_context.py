@@ -36,7 +36,8 @@ from edgespec.errors import (
 )
 from edgespec.llama import context as module
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.model import Model, listening
+from edgespec.llama.log import listening
+from edgespec.llama.model import Model
 from edgespec.llama.settings import kv_bytes, new_context
 
 MARGIN = 0.02
@@ -589,11 +590,11 @@ def test_a_failure_quotes_what_was_stated_of_it_and_no_news(
 
     def failing(*_: Any) -> int:
         for level, text in said:
-            edgespec.llama.model._keep_log(level, text, None)
+            edgespec.llama.log.keep_log(level, text, None)
         return -3
 
     with Context(plain, settings()) as context:
-        edgespec.llama.model._keep_log(4, b"an older failure\n", None)
+        edgespec.llama.log.keep_log(4, b"an older failure\n", None)
         monkeypatch.setattr(module.C, "llama_decode", failing)
         with pytest.raises(FatalDecodeError, match=f"code -3 on 3 tokens: {quoted}$"):
             context.score([Want(np.arange(3, dtype=np.int32))])

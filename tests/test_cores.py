@@ -30,34 +30,34 @@ HYPERTHREADED = ["0,4", "1,5", "2,6", "3,7", "0,4", "1,5", "2,6", "3,7"]
 
 def test_threads_of_one_core_count_once(tmp_path: Path) -> None:
     system = machine(tmp_path, HYPERTHREADED)
-    assert cores._linux_cores(set(range(8)), system) == 4
-    assert cores._linux_cores({0, 4, 5}, system) == 2
+    assert cores.linux_cores(set(range(8)), system) == 4
+    assert cores.linux_cores({0, 4, 5}, system) == 2
 
 
 def test_only_cores_one_may_run_on_count(tmp_path: Path) -> None:
     system = machine(tmp_path, HYPERTHREADED)
-    assert cores._linux_cores({2}, system) == 1
-    assert cores._linux_cores({2, 3}, system) == 2
+    assert cores.linux_cores({2}, system) == 1
+    assert cores.linux_cores({2, 3}, system) == 2
 
 
 def test_efficiency_cores_are_left_out_where_the_kernel_names_them(tmp_path: Path) -> None:
     """Two fast cores of two threads, four slow ones of one."""
     siblings = ["0-1", "0-1", "2-3", "2-3", "4", "5", "6", "7"]
     system = machine(tmp_path, siblings, **{"cpu_core/cpus": "0-3", "cpu_atom/cpus": "4-7"})
-    assert cores._linux_cores(set(range(8)), system) == 2
-    assert cores._linux_cores({3, 4, 5}, system) == 1
-    assert cores._linux_cores({4, 5, 6}, system) == 3, "with nothing else, slow cores are what there is"
+    assert cores.linux_cores(set(range(8)), system) == 2
+    assert cores.linux_cores({3, 4, 5}, system) == 1
+    assert cores.linux_cores({4, 5, 6}, system) == 3, "with nothing else, slow cores are what there is"
 
 
 def test_little_cores_are_left_out_by_their_capacity(tmp_path: Path) -> None:
     capacity = {f"system/cpu/cpu{i}/cpu_capacity": "1024" if i >= 4 else "446" for i in range(6)}
     system = machine(tmp_path, [str(i) for i in range(6)], **capacity)
-    assert cores._linux_cores(set(range(6)), system) == 2
-    assert cores._linux_cores({0, 1, 2}, system) == 3
+    assert cores.linux_cores(set(range(6)), system) == 2
+    assert cores.linux_cores({0, 1, 2}, system) == 3
 
 
 def test_a_machine_that_tells_nothing_counts_its_cpus(tmp_path: Path) -> None:
-    assert cores._linux_cores({0, 1, 2}, tmp_path) == 3
+    assert cores.linux_cores({0, 1, 2}, tmp_path) == 3
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_a_machine_that_tells_nothing_counts_its_cpus(tmp_path: Path) -> None:
 )
 def test_the_kernels_lists_are_read(tmp_path: Path, text: str, cpus: set[int]) -> None:
     (tmp_path / "list").write_text(text)
-    assert cores._cpu_list(tmp_path / "list") == cpus
-    assert cores._cpu_list(tmp_path / "absent") == set()
+    assert cores.cpu_list(tmp_path / "list") == cpus
+    assert cores.cpu_list(tmp_path / "absent") == set()
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_the_quota_of_a_container_is_read(tmp_path: Path, files: dict[str, str],
 def test_a_quota_bounds_the_threads_and_one_is_the_least(
     monkeypatch: pytest.MonkeyPatch, quota: float | None, wanted: int
 ) -> None:
-    monkeypatch.setattr(cores, "_linux_cores", lambda allowed: 6)
+    monkeypatch.setattr(cores, "linux_cores", lambda allowed: 6)
     monkeypatch.setattr(cores, "_cgroup_quota", lambda: quota)
     assert cores.performance_cores() == wanted
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from fake_endpoint import FakeEndpoint
 from textual.widgets import Digits, Static
-from tui_driver import driven
+from tui_driver import driven, strips_of
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.commands.cli import main
@@ -235,7 +235,7 @@ async def test_the_demo_shows_a_sign_of_life_then_two_columns_then_a_result(size
     async with app.run_test(size=size) as pilot:
 
         def shown() -> str:
-            return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+            return "\n".join(strip.text for strip in strips_of(app))
 
         for words in ("50%", "tokens", "measured here"):
             for _ in range(500):

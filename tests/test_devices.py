@@ -144,10 +144,10 @@ def test_devices_are_asked_of_the_libraries_that_evaluate(tmp_path: Path) -> Non
 
 
 def test_another_build_is_tested_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    known = self_test._kept_in()
+    known = self_test.kept_in()
     (tmp_path / "libggml.so").write_bytes(b"another")
     monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
-    assert self_test._kept_in() != known
+    assert self_test.kept_in() != known
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_the_settings_file_of_the_pages_is_understood(tmp_path: Path) -> None:
 
 
 RUNS = re.compile(r"edgespec (run|export|doctor|chat (-p|--list)) ?")  # to an end, with the embedded pair
-CANNOT = re.compile(r"--(rpc|image)|qwen3-8b --to")  # other machines, pictures; test_export.py has the last
+CANNOT = re.compile(r"--(rpc|image|tools)|qwen3-8b --to")  # other machines, pictures, servers; test_export.py
 
 
 def runnable() -> list[str]:

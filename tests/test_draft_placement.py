@@ -131,7 +131,7 @@ def test_what_was_measured_is_kept_for_the_place_that_was_chosen(
     with_card[moved], with_card[not moved] = costs(0.5), costs(2.0)
     with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
         assert (pair.settings.draft_gpu_layers == 0) is moved
-        known = load(pair._known_in)
+        known = load(pair.known_in)
         assert known.costs and known.costs.draft.seconds(1) == pytest.approx(0.0005)
 
 

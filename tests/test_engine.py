@@ -104,7 +104,7 @@ def some_prompt(seed: int, n: int = 24) -> NDArray[np.int32]:
 
 
 def is_identical(pair: Pair) -> bool:
-    settings = pair._target_context.settings
+    settings = pair.target_context.settings
     return byte_identical(pair.target, settings, some_prompt(99, 64), max(LENGTHS))
 
 
@@ -118,7 +118,7 @@ def differences(pair: Pair, requests: Sequence[tuple[NDArray[np.int32], Request]
             plain = Request(request.sampling, request.max_tokens, seed=request.seed, drafter="none")
             plain_runs[key] = output(pair, prompt, plain)
         run = output(pair, prompt, request)
-        found.append(difference(pair.target, pair._target_context.settings, plain_runs[key], run))
+        found.append(difference(pair.target, pair.target_context.settings, plain_runs[key], run))
     return found
 
 
@@ -165,6 +165,21 @@ def test_outside_the_profile_every_difference_is_explained_by_arithmetic(
         ]
         found = [d for d in differences(pair, requests) if d]
     assert all(d.explained and d.logits_differ <= LOGITS_DIFFER_AT_MOST for d in found), found
+
+
+def test_a_text_of_an_earlier_run_makes_guesses_and_one_of_another_vocabulary_none(
+    files: dict[str, tuple[Path, Path]],
+) -> None:
+    request = Request(GREEDY_FEW, 60, drafter="history", draft_length=8)
+    prompt = some_prompt(77)
+    with Pair(files["plain"][0]) as earlier:
+        first = output(earlier, prompt, request)
+    with Pair(files["plain"][0]) as later:
+        later.streams.remember(prompt.tolist(), [*first.tokens[:-1], later.target.n_vocab])
+        assert output(later, prompt, request).drafted == 0
+        later.streams.remember(prompt.tolist(), list(first.tokens))
+        again = output(later, prompt, request)
+    assert again.tokens == first.tokens and again.accepted > 30
 
 
 @pytest.mark.parametrize(
@@ -265,7 +280,7 @@ def p_value(pair: Pair, request: Callable[[int], Request], samples: int = SAMPLE
     """Tests the first three tokens behind a prompt: the first is plain, two are drafted."""
     prompt = some_prompt(1, 16)
     sampler = Sampler(SPREAD, pair.target.n_vocab)
-    with Context(pair.target, pair._target_context.settings) as context:
+    with Context(pair.target, pair.target_context.settings) as context:
 
         def p(prefix: goodness.Prefix) -> Any:
             return sampler(context.score([Want(prompt, prefix)])[0][0])
@@ -507,8 +522,8 @@ def test_a_bias_on_a_token_that_the_draft_does_not_have_is_the_targets_alone(tmp
 
 def evaluated(pair: Pair) -> tuple[int, int]:
     """Returns the tokens evaluated so far by (target, draft)."""
-    assert pair._draft_context
-    return pair._target_context.evaluated, pair._draft_context.evaluated
+    contexts = pair.contexts
+    return contexts["target"].evaluated, contexts["draft"].evaluated
 
 
 def test_the_next_turn_evaluates_only_what_is_new(plain: Pair) -> None:
@@ -665,9 +680,9 @@ def test_scaled_positions_change_the_text_and_a_draft_does_not(
         assert complaint(differences(pair, asked), identical=is_identical(pair)) is None
         scaled = output(pair, *asked[0])
         assert scaled.accepted > 0
-        costs = pair._known_in
+        costs = pair.known_in
     with Pair(*files["plain"], replace(how, rope=Rope())) as pair:
-        assert output(pair, *asked[0]).tokens != scaled.tokens and pair._known_in != costs
+        assert output(pair, *asked[0]).tokens != scaled.tokens and pair.known_in != costs
     said = {"llama.rope.scaling.type": scaling, "llama.rope.scaling.factor": 2.0}
     target = tiny_gguf.write_llama(tmp_path / "scaled.gguf", dtype="Q8_0", metadata=said)
     with Pair(target, None, replace(how, rope=Rope())) as pair:  # what a file says of itself is used
@@ -758,10 +773,10 @@ def test_text_that_is_no_unicode_becomes_tokens_all_the_same(plain: Pair) -> Non
 
 
 def test_the_rule_without_a_seed_is_block_verification() -> None:
-    rule = stream_maker._rule(Request())
+    rule = stream_maker.rule_of(Request())
     assert isinstance(rule, Independent)
     assert rule.judge is stream_maker.verify_block
-    assert isinstance(stream_maker._rule(Request(seed=0)), Coupled)
+    assert isinstance(stream_maker.rule_of(Request(seed=0)), Coupled)
 
 
 def test_text_held_back_for_a_stop_text_is_given_when_the_answer_is_cancelled(plain: Pair) -> None:
@@ -779,11 +794,17 @@ def test_text_held_back_for_a_stop_text_is_given_when_the_answer_is_cancelled(pl
 
 def test_forgetting_leaves_no_text_behind(plain: Pair) -> None:
     """A table kept between requests would know a text that it has seen: all guesses on it would be right."""
-    for _ in plain.generate([5, 6, 7, 5, 6, 7], Request(sampling=Sampling(temperature=0), max_tokens=8)):
-        pass
-    assert plain._guessers
+    request = Request(Sampling(temperature=0), 24, drafter="recycling", draft_length=4)
+
+    def drafted() -> list[int]:
+        return [round_.drafted for round_ in plain.generate([5, 6, 7, 5, 6, 7], request)]
+
     plain.forget()
-    assert not plain._guessers
+    first, knowing = drafted(), drafted()
+    assert sum(knowing[:4]) > sum(first[:4])
+    plain.forget()
+    assert drafted() == first
+    plain.forget()
     assert all(context.held().size == 0 for context in plain.contexts.values())
 
 
@@ -799,13 +820,13 @@ def test_what_was_learned_survives_closing_the_pair(files: dict[str, tuple[Path,
     request = Request(GREEDY_FEW, 60, rng_seed=1)
     with Pair(*files["plain"], PROFILE) as pair:
         output(pair, some_prompt(0), request)
-        costs, kinds = pair.costs(), pair._known.kinds
+        costs, kinds = pair.costs(), pair.known.kinds
         assert [held.record.emitted for held in kinds.values()] == [60]
     [file] = known_files()
     with Pair(*files["plain"], PROFILE) as pair:
-        assert repr(pair._known.kinds) == repr(kinds) and pair._known.costs == costs
+        assert repr(pair.known.kinds) == repr(kinds) and pair.known.costs == costs
         output(pair, some_prompt(1), request)
-        assert [held.record.emitted for held in pair._known.kinds.values()] == [120]
+        assert [held.record.emitted for held in pair.known.kinds.values()] == [120]
     assert known_files() == [file], "one file, written over"
 
 
@@ -814,7 +835,7 @@ def test_requests_of_another_kind_begin_with_nothing(files: dict[str, tuple[Path
     with Pair(*files["plain"], PROFILE) as pair:
         for sampling, seed in ((GREEDY, None), (SAMPLED, None), (SAMPLED, 3), (replace(SAMPLED, top_k=9), 4)):
             output(pair, some_prompt(0), Request(sampling, 20, seed=seed))
-        emitted = [held.record.emitted for held in pair._known.kinds.values()]
+        emitted = [held.record.emitted for held in pair.known.kinds.values()]
     assert len(emitted) == 3 and sum(emitted) > 60 and max(emitted) == max(emitted[2], 20)
 
 
@@ -822,7 +843,7 @@ def test_requests_of_another_kind_begin_with_nothing(files: dict[str, tuple[Path
 def test_a_cache_that_cannot_be_read_is_no_error(files: dict[str, tuple[Path, Path]], content: bytes) -> None:
     for _ in range(2):
         with Pair(*files["plain"], PROFILE) as pair:
-            assert pair._known.kinds == {}
+            assert pair.known.kinds == {}
             run = output(pair, some_prompt(0), Request(GREEDY, 10))
             assert len(run.tokens) == 10
         [file] = known_files()
@@ -847,7 +868,7 @@ def test_costs_are_measured_only_where_they_are_weighed(
         before = evaluated(pair)
         output(pair, some_prompt(0), Request(GREEDY, 10, **wanted))
         assert evaluated(pair)[0] - before[0] < 24 + 10 * 5 + 1, "nothing but the request"
-        assert pair._known.costs is None
+        assert pair.known.costs is None
         first = pair.costs()
         assert pair.costs() is first, "measured once"
 

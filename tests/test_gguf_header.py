@@ -115,14 +115,14 @@ def test_what_a_header_leaves_out_is_filled_in_as_llama_cpp_does(
 ) -> None:
     changed = {key: value for key, value in SAID[what].items() if value != WITHOUT}
     left_out = {key for key, value in SAID[what].items() if value == WITHOUT}
-    add = tiny_gguf._add_metadata
+    add = tiny_gguf.add_metadata
 
     def add_and_drop(writer: tiny_gguf.GGUFWriter, metadata: dict[str, object]) -> None:
         add(writer, metadata)
         for key in left_out:
             writer.kv_data[0].pop(key)
 
-    monkeypatch.setattr(tiny_gguf, "_add_metadata", add_and_drop)
+    monkeypatch.setattr(tiny_gguf, "add_metadata", add_and_drop)
     same_vocabulary(tiny_gguf.write_llama(tmp_path / "m.gguf", d=32, layers=1, metadata=changed))
 
 

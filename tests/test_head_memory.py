@@ -14,8 +14,9 @@ import tiny_heads
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.heads.guessing import head_context
 from edgespec.llama.heads.hidden_rows import rows_kept
+from edgespec.llama.log import listening
 from edgespec.llama.memory_question import Question
-from edgespec.llama.model import Model, listening
+from edgespec.llama.model import Model
 from edgespec.memory.at_load import pair_fit
 from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import find_head

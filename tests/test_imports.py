@@ -56,16 +56,15 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
     {"supervisor", "bodies", "body_child", "front_page", "embeddings"},
     {"turns", "choice_results", "last_requests", "metrics", "generation", "announcing", "gate"},
     {"event_stream"},
-    {"dialects.fields"},
-    {"dialects.structured", "dialects.tools"},
-    {"dialects.openai"},
+    {"requests"},
     {"answering", "dialects.embeddings"},
-    {"dialects.translation", "filling"},
+    {"pair_session"},
+    {"dialects.dialect", "dialects.translation", "filling"},
     {"dialects"},
     {"model_routes", "own_routes"},
     {"app"},
 )
-TUI = ("", "hang_up", "terminal", "endpoint", "sessions", "settings", "widgets", "screens", "plain")
+TUI = ("", "hang_up", "terminal", "endpoint", "tools", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("guarded_app", "palette", "app", "key_bindings", "demo_app", "launch")
 MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub")
 TUI_MAY_SEE = {
@@ -81,7 +80,9 @@ TUI_MAY_SEE = {
     "edgespec.pairs.planned",
     "edgespec.pairs.store",
     "edgespec.sampling.settings",
+    "edgespec.__version__",
     "edgespec.system.config",
+    "edgespec.system.end_process",
     "edgespec.system.named_file",
     "edgespec.memory.recommended",
     "edgespec.system.odd_text",
@@ -148,8 +149,6 @@ def floor(name: str) -> int:
     name = name.removeprefix("server").removeprefix(".")
     if not name:  # no code
         return 0
-    if name == "dialects.openai.routes":  # the rest of that folder is what the others stand on
-        name = "dialects"
     return next(n for n, names in enumerate(SERVER) if any(f"{name}.".startswith(f"{one}.") for one in names))
 
 
@@ -189,8 +188,8 @@ def test_floors_of_the_server_import_downward() -> None:
     assert not [(a, b) for a, b in inside if floor(b) > floor(a)]
 
 
-def test_dialects_know_the_chat_request_and_not_each_other() -> None:
-    """All speak through OpenAI's request; a fault in one dialect stays there."""
+def test_dialects_do_not_know_each_other() -> None:
+    """All become the requests of `server/requests/`; a fault in one dialect stays there."""
 
     def of(name: str) -> str:
         return ".".join(name.split(".")[:3])
@@ -199,7 +198,9 @@ def test_dialects_know_the_chat_request_and_not_each_other() -> None:
     assert len(dialects) > 4
     pairs = {(of(a), of(b)) for a, others in arrows().items() for b in others}
     crossing = {b for a, b in pairs if {a, b} <= dialects and a != b}
-    assert crossing == {"server.dialects.openai"}
+    assert not crossing
+    into = {(a, b) for a, others in arrows().items() for b in others if of(b) in dialects}
+    assert {a for a, b in into if of(a) not in dialects} == {"server.app"}, "nothing generic knows one"
 
 
 def test_commands_do_not_import_each_other() -> None:
@@ -256,7 +257,7 @@ def test_every_fault_is_caught_only_where_many_would_fall_with_one() -> None:
         "engine.request_reader",
         "engine.active_streams",
     }
-    of_app = {"guarded_app", "endpoint.attached", "widgets.thumbnail"}
+    of_app = {"guarded_app", "endpoint.attached", "tools.connection", "widgets.thumbnail"}
     assert broad == {*ours, *of_app, "chat.families.reader"}
 
 
@@ -353,6 +354,12 @@ def test_the_command_line_is_parsed_without_llama_cpp() -> None:
 def test_the_chat_begins_without_textual() -> None:
     """Wrong flags are told, and an engine begins to load, before the app is imported."""
     assert not {"textual", "rich", "numpy"} & loaded("edgespec_tui.launch")
+
+
+def test_the_app_loads_what_speaks_to_servers_of_tools_when_one_is_needed() -> None:
+    """Without a configured server, start and memory are as before: `mcp` takes a second and 40 MB."""
+    app = loaded("edgespec_tui.app", "edgespec_tui.plain.command")
+    assert "edgespec_tui.tools.toolbox" in app and not {"mcp", "mcp_types"} & app
 
 
 def in_rooms(*rooms: str) -> list[str]:

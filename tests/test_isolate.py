@@ -161,22 +161,22 @@ def test_a_model_on_which_llama_cpp_aborts_is_reported_in_a_sentence(tmp_path: P
 
 @pytest.mark.parametrize("code", [0, 1, 2, 130])
 def test_an_exit_code_goes_through(code: int) -> None:
-    assert isolate._explain(code, "") == code
+    assert isolate.explain(code, "") == code
 
 
 @posix
 def test_deaths_by_signal_have_names_and_last_words() -> None:
     noise = "loading\n/src/ggml.c:12: GGML_ASSERT(n > 0) failed\n\n"
     with pytest.raises(EngineDiedError, match=r"SIGABRT.*GGML_ASSERT\(n > 0\) failed"):
-        isolate._explain(-signal.SIGABRT, noise)
+        isolate.explain(-signal.SIGABRT, noise)
     thrown = "terminate called after throwing an instance of 'std::out_of_range'\n  what():  _Map_base::at\n"
     with pytest.raises(EngineDiedError, match=r"what\(\):  _Map_base::at"):
-        isolate._explain(-signal.SIGABRT, thrown)
+        isolate.explain(-signal.SIGABRT, thrown)
     with pytest.raises(EngineDiedError, match=r"SIGSEGV\): it gave no reason"):
-        isolate._explain(-signal.SIGSEGV, "")
+        isolate.explain(-signal.SIGSEGV, "")
     with pytest.raises(EngineDiedError, match="lack of memory"):
-        isolate._explain(-signal.SIGKILL, "")
-    assert isolate._explain(-signal.SIGINT, "") == 130
+        isolate.explain(-signal.SIGKILL, "")
+    assert isolate.explain(-signal.SIGINT, "") == 130
 
 
 def test_an_error_is_reported_on_one_line_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:

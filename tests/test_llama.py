@@ -23,7 +23,9 @@ from numpy.typing import NDArray
 from edgespec.core.loop import Want
 from edgespec.errors import ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.llama.context import Context, ContextSettings
-from edgespec.llama.model import C, Model, _keep_log, _on_a_deep_stack
+from edgespec.llama.deep_stack import on_a_deep_stack
+from edgespec.llama.log import keep_log
+from edgespec.llama.model import C, Model
 from edgespec.pairs.check import check_pair
 
 TEXTS = {
@@ -414,7 +416,7 @@ def test_the_vocabulary_of_a_closed_model_is_not_touched(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def our_log() -> None:
     """Another file's tests may have turned the log elsewhere (the recipes have a callback of their own)."""
-    C.llama_log_set(_keep_log, None)
+    C.llama_log_set(keep_log, None)
 
 
 def use(path: Path) -> None:
@@ -533,9 +535,9 @@ def test_two_long_texts_at_once_leave_the_size_of_stacks_as_it_was() -> None:
 
     try:
         threading.stack_size(2**26)
-        one = threading.Thread(target=lambda: (_on_a_deep_stack(first, 2000), ended.set()))
+        one = threading.Thread(target=lambda: (on_a_deep_stack(first, 2000), ended.set()))
         one.start()
-        _on_a_deep_stack(second, 3000)
+        on_a_deep_stack(second, 3000)
         one.join()
         sizes.append(threading.stack_size())
     finally:

@@ -22,11 +22,11 @@ from edgespec.commands import cli, flags, rpc
 from edgespec.commands.doctor import machine_checks
 from edgespec.engine.pair import Pair
 from edgespec.errors import EdgeSpecError, MachineLostError, ModelUnsupportedError, SettingError
-from edgespec.llama import remote
+from edgespec.llama import memory_child, remote
 from edgespec.llama.ggml import local_devices
 from edgespec.llama.model import Model
 from edgespec.local.engine_flags import engine_flags
-from edgespec.memory import answer, at_load
+from edgespec.memory import at_load
 from edgespec.pairs import files
 from edgespec.pairs.settings import PairSettings
 from edgespec.protocol.messages import LoadRequest
@@ -199,7 +199,7 @@ def test_machines_are_asked_before_llama_cpp_meets_them(registry: Registry) -> N
             remote.devices([two.address])
         assert registry.added == [one.address]
         buffers = {"RPC0": one.address, f"RPC0[{one.address}]": one.address, "RPC7": RAM}
-        assert {name: answer._device(name) for name in buffers} == buffers
+        assert {name: memory_child._device(name) for name in buffers} == buffers
 
 
 def test_a_pair_whose_target_lies_elsewhere_says_what_it_says_here(

@@ -35,7 +35,7 @@ from edgespec.grammar.lark_text import lark_of
 from edgespec.grammar.matchers import REFUSED_S, REMEMBERED, Matchers
 from edgespec.sampling.masks import Masks
 from edgespec.sampling.sampler import Sampler, Sampling, point_mass
-from edgespec.server.answering import behind_thoughts
+from edgespec.server.pair_session import behind_thoughts
 
 PIECES = [b"a", b"b", b"ab", b"c", b"", b"ba", b""]  # 4 ends a text; 6 is a control token
 END, SPARE, N = 4, 6, len(PIECES)

@@ -166,7 +166,7 @@ def test_a_beginning_that_ends_with_a_picture_is_read_though_its_hidden_row_is_g
     seen = drawn(3, 64, causal=True, wide=False)
     beginning = np.concatenate([text(1, 40), seen.cells])
     with Pair(target, head, settings) as pair:
-        context = pair._target_context
+        context = pair.target_context
         context.media = {seen.cells.item(0): seen}
         said = []
         for gone in (False, True, True):

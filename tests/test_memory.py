@@ -17,8 +17,10 @@ from tiny_projector import write_seeing
 from edgespec.engine.pair import Pair, PairSettings
 from edgespec.errors import DoesNotFitError, EngineDiedError, ModelFileError, ModelUnsupportedError
 from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.log import listening
 from edgespec.llama.memory_question import Question
-from edgespec.llama.model import Model, listening, mtmd_cpp
+from edgespec.llama.model import Model
+from edgespec.llama.projector import mtmd_cpp
 from edgespec.memory import at_load, free
 from edgespec.memory.oracle import MemoryOracle
 from edgespec_models.fit.formulas import formula_need

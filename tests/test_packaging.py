@@ -34,7 +34,13 @@ if os.name != "nt":
 # -- what it needs ---
 
 
-EXTRAS = {"torch", "tokenizers"}  # imported by commands that say how to install them
+EXTRAS = {
+    "torch",
+    "tokenizers",
+    "mcp",
+    "mcp_types",
+    "anyio",
+}  # imported by commands that say how to install them
 
 
 def test_every_package_that_shipped_code_imports_is_declared() -> None:

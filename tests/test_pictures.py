@@ -31,7 +31,7 @@ from edgespec.engine.media_reader import MediaReader
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError, SettingError
 from edgespec.llama.medium import Medium
-from edgespec.llama.model import mtmd_cpp
+from edgespec.llama.projector import mtmd_cpp
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 from edgespec_models.gguf.header import read_file

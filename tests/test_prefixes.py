@@ -125,7 +125,7 @@ def test_the_store_is_as_large_as_was_allowed() -> None:
     budget = 3 * LENGTH * 104 * 2  # of target and draft
     engine = Engine(pair, slots=1, cache_ram=budget)
     answered(engine, *(text(i) for i in range(9)))
-    store = engine._prefixes.store
+    store = engine.prefixes.store
     assert store and 2 <= len(store) <= 5 and budget / 2 < store.n_bytes <= budget
 
 
@@ -153,7 +153,7 @@ def test_what_is_kept_stays_within_its_budget_when_a_restoration_pushes_it_out()
     """The prefix that was about to be used was dropped for what its slot held, and put back uncounted."""
     pair = FakePair(slots=1, drafter="none")
     engine = Engine(pair, slots=1, cache_ram=60_000)  # 11,000 bytes each, more for the longer ones
-    store = engine._prefixes.store
+    store = engine.prefixes.store
     assert store is not None
     rng = np.random.default_rng(1)
     for _ in range(60):

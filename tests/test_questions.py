@@ -124,14 +124,14 @@ def test_files_that_are_named_stand_behind_the_question(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").write_text("a = 1\n")
     (tmp_path / "my notes.md").write_text("- one\n")
-    made, missed = with_files(QuestionText('explain @a.py, and @"my notes.md" @a.py'))
+    made, notes = with_files(QuestionText('explain @a.py, and @"my notes.md" @a.py'))
     assert made.text == (
         'explain @a.py, and @"my notes.md" @a.py\n\na.py:\n```py\na = 1\n```\n\n\n'
         "my notes.md:\n```md\n- one\n```\n"
     )
     assert made.folded().endswith("[a.py: 1 line]\n\n[my notes.md: 1 line]")
     assert made.typed() == QuestionText('explain @a.py, and @"my notes.md" @a.py')
-    assert missed == []
+    assert notes == []
 
 
 def test_a_picture_stays_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,14 +204,14 @@ async def test_a_file_of_a_question_is_shown_and_a_click_removes_it(
         (tmp_path / name).touch()
     async with driven(ChatApp(FakeEndpoint()), size=(80, 24)) as it:
         it.chat.prompt.fill('is @"my cat.png" in @"a [b].txt"? @none.png')
-        await it.until(lambda: "my cat.png ×    a [b].txt ×" in it.text(), "both files")
-        await it.click("my cat.png ×")
+        await it.until(lambda: "my cat.png 0 bytes ×    a [b].txt 0 bytes ×" in it.text(), "both files")
+        await it.click("my cat.png 0 bytes ×")
         await it.until(lambda: it.chat.prompt.text == 'is in @"a [b].txt"? @none.png')
         assert it.app.focused is it.chat.prompt
-        await it.click("a [b].txt ×")
+        await it.click("a [b].txt 0 bytes ×")
         await it.until(lambda: it.chat.prompt.text == "is in ? @none.png" and "×" not in it.text())
         await it.pilot.press("ctrl+z")
-        await it.until(lambda: '@"a [b].txt"' in it.chat.prompt.text and "a [b].txt ×" in it.text())
+        await it.until(lambda: '@"a [b].txt"' in it.chat.prompt.text and "a [b].txt 0 bytes ×" in it.text())
 
 
 @on_a_loop
@@ -244,8 +244,8 @@ def _luminance(colour: Color) -> float:
 
 def test_what_names_no_file_stays_as_it_was_written() -> None:
     question = QuestionText("what does @property do, and me@example.org? @app.route @no/such.py @.")
-    made, missed = with_files(question)
-    assert made == question and missed == ["no/such.py"]
+    made, notes = with_files(question)
+    assert made == question and notes == ["There is no file no/such.py: sent as written."]
 
 
 def test_a_file_that_was_pasted_into_the_question_names_nothing(

@@ -69,9 +69,8 @@ def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RequestReader, Ta
     monkeypatch.setattr(RequestReader, "_listen", lambda self: None)
     target, heard = Target(), Heard()
     reader = RequestReader(cast(Any, io.BytesIO()), heard, most=64)
-    reader.pair = cast(
-        Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda _: None, is_prepared=lambda _: True)
-    )
+    streams = SimpleNamespace(prepare=lambda _: None, is_prepared=lambda _: True)
+    reader.pair = cast(Any, SimpleNamespace(n_ctx=64, target=target, streams=streams))
     yield reader, target, heard
     target.go.set()
     until(lambda: not reader.busy)
@@ -89,13 +88,13 @@ def test_given_up_requests_hold_no_thread(at_work: tuple[RequestReader, Target, 
     """Four of them that could not be stopped kept every later one waiting, for ever."""
     reader, target, heard = at_work
     for i in range(THREADS):
-        reader._take(asked(f"old{i}"))
+        reader.take(asked(f"old{i}"))
     until(lambda: target.asked == THREADS)
-    reader._take(asked("queued"))
-    reader._take(asked("dropped"))
+    reader.take(asked("queued"))
+    reader.take(asked("dropped"))
     assert target.asked == THREADS
     for id in ("dropped", *(f"old{i}" for i in range(THREADS))):
-        reader._take(Cancel(id))
+        reader.take(Cancel(id))
     until(lambda: target.asked == THREADS + 1)
     target.go.set()
     until(lambda: heard.said)
@@ -117,9 +116,9 @@ def test_pictures_that_wait_leave_threads_to_texts(at_work: tuple[RequestReader,
 
     cast(Any, reader.pair).media_pieces = media_pieces
     for i in range(THREADS + 1):
-        reader._take(Tokenize(f"{i}", Mixed(("", ""), (Attachment("picture", b""),)), add_bos=False))
+        reader.take(Tokenize(f"{i}", Mixed(("", ""), (Attachment("picture", b""),)), add_bos=False))
     assert encoding.wait(10)
-    reader._take(asked("text"))
+    reader.take(asked("text"))
     until(lambda: heard.said)
     assert [message.id for message in heard.said] == ["text"] and len(reader._at_work) <= 2
     done.set()
@@ -137,31 +136,32 @@ def test_the_trial_of_a_given_up_grammar_is_reported(at_work: tuple[RequestReade
         assert given_up and given_up.wait(10)
         raise GivenUpError
 
-    reader.pair = cast(Any, SimpleNamespace(target=target, prepare=prepare, is_prepared=lambda _: False))
-    reader._take(submit(LONG))
+    streams = SimpleNamespace(prepare=prepare, is_prepared=lambda _: False)
+    reader.pair = cast(Any, SimpleNamespace(target=target, streams=streams))
+    reader.take(submit(LONG))
     assert tried.wait(10)
-    reader._take(Cancel("a"))
+    reader.take(Cancel("a"))
     until(lambda: not reader.busy)
     assert not heard.said
 
 
 def test_work_next_to_the_engine_is_counted(at_work: tuple[RequestReader, Target, Heard]) -> None:
     reader, target, _ = at_work
-    reader._take(LargeBodies(2))
+    reader.take(LargeBodies(2))
     assert reader.own_work == 2
-    reader._take(asked("a"))
+    reader.take(asked("a"))
     until(lambda: target.asked)
     assert reader.own_work == 3
-    reader._take(LargeBodies(0))
+    reader.take(LargeBodies(0))
     target.go.set()
     until(lambda: not reader.own_work)
 
 
 def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[RequestReader, Target, Heard]) -> None:
     reader, target, heard = at_work
-    reader._take(asked("a", (LONG + "<cut>") * 9))
+    reader.take(asked("a", (LONG + "<cut>") * 9))
     until(lambda: target.asked == 1)
-    reader._take(Cancel("a"))
+    reader.take(Cancel("a"))
     target.go.set()
     until(lambda: not reader.busy)
     assert target.asked == 1 and not heard.said
@@ -175,7 +175,7 @@ def test_more_tokens_than_anybody_gets_are_only_counted(
     target.go.set()
     for most in (len(LONG), len(LONG) - 1):
         monkeypatch.setattr(taking, "MOST_TOKENS", most)
-        reader._take(asked(f"of {most}"))
+        reader.take(asked(f"of {most}"))
         until(lambda: not reader.busy)
     assert [(generated.n, len(generated.tokens)) for generated in produced.said] == [
         (len(LONG), len(LONG)),
@@ -185,11 +185,11 @@ def test_more_tokens_than_anybody_gets_are_only_counted(
 
 def test_a_prompt_that_cannot_fit_is_refused_unread(at_work: tuple[RequestReader, Target, Heard]) -> None:
     reader, target, heard = at_work
-    reader._take(submit(LONG))
+    reader.take(submit(LONG))
     until(lambda: heard.said)
     assert isinstance(heard.said[0], Refused) and heard.said[0].kind == "too_long" and not target.asked
     assert "at least 10,923 tokens" in heard.said[0].message  # no token has more than 3 bytes
-    reader._take(asked("b", "x" * (LONGEST_TEXT + 1)))
+    reader.take(asked("b", "x" * (LONGEST_TEXT + 1)))
     until(lambda: len(heard.said) == 2)
     assert heard.said[1].kind == "setting" and "4,194,304 are read at once" in heard.said[1].message
     assert packed(heard.said[1])
@@ -203,18 +203,16 @@ def test_who_has_left_is_not_answered_though_its_grammar_was_evicted(
     reader, target, _ = at_work
     target.go.set()
     known, message = {"it": True}, submit("text")
-    reader.pair = cast(
-        Any, SimpleNamespace(n_ctx=64, target=target, prepare=lambda _: known.update(it=True),
-                             is_prepared=lambda _: known["it"])
-    )  # fmt: skip
-    reader._take(message)
+    streams = SimpleNamespace(prepare=lambda _: known.update(it=True), is_prepared=lambda _: known["it"])
+    reader.pair = cast(Any, SimpleNamespace(n_ctx=64, target=target, streams=streams))
+    reader.take(message)
     assert isinstance(reader.items.get(timeout=10), Ready)
     known["it"] = False  # others' grammars have pushed it out
     if left == "waiting":
-        reader._take(Cancel("a"))
+        reader.take(Cancel("a"))
     assert not reader.takes(message)
     if left == "preparing again":
-        reader._take(Cancel("a"))
+        reader.take(Cancel("a"))
     until(lambda: not reader.busy)
     found = []
     while not reader.items.empty():

@@ -20,7 +20,7 @@ from served import Served, served, until
 
 from edgespec.core.request import Request
 from edgespec.engine.pair import Pair
-from edgespec.llama.model import listening
+from edgespec.llama.log import listening
 from edgespec.llama.remote import has_rpc
 from edgespec.memory.at_load import pair_fit
 from edgespec.pairs.placement import ALL_LAYERS, Placement

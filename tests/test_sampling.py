@@ -502,10 +502,19 @@ def test_a_draw_is_the_inverse_of_the_cumulative_distribution() -> None:
         assert draw(d, u) == token
 
 
-def test_weights_need_not_sum_to_1_and_a_token_without_weight_is_never_drawn() -> None:
-    d = Distribution(np.arange(5), np.array([0, 0.1, 0, 0.3, 0]))
-    quantiles = [0.0, 1e-300, 0.2499999, 0.25, math.nextafter(0.25, 0), 0.9, math.nextafter(1, 0)]
-    assert {draw(d, u) for u in quantiles} == {1, 3}
+@pytest.mark.parametrize("sums_to", [0.4, 1.0, 3.0])
+def test_weights_need_not_sum_to_1_and_a_token_without_weight_is_never_drawn(sums_to: float) -> None:
+    """In each of the three shapes: few tokens in lists, arrays, and arrays that are cut into blocks."""
+    weights = [0, 0.25 * sums_to, 0, 0.75 * sums_to, 0, 0]
+    probs = np.zeros(3 * WIDE)
+    probs[[1, 2 * WIDE]] = weights[1], weights[3]
+    few, several = Few([2, 5, 9, 11, 12, 13], weights), Distribution(np.arange(6), np.array(weights))
+    wide = Distribution(np.arange(3 * WIDE), probs)
+    for d, low, high in ((few, 5, 11), (several, 1, 3), (wide, 1, 2 * WIDE)):
+        for u in (0.0, 1e-300, math.nextafter(0.25, 0)):
+            assert draw(d, u) == low
+        for u in (0.25, 0.5, math.nextafter(1, 0), 1.0):  # 1: what rounding makes of the last number below it
+            assert draw(d, u) == high
 
 
 def test_blocks_without_weight_are_passed_over_and_borders_belong_to_what_follows() -> None:

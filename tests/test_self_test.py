@@ -109,7 +109,7 @@ def test_a_child_that_found_no_memory_says_nothing_of_the_build(
     assert self_test.run() is None
     monkeypatch.setattr(self_test, "_found", {})
     monkeypatch.setattr(self_test, "_processor", lambda: "a machine without memory")
-    assert self_test.self_test() == SelfTest() and not self_test._kept_in().exists()
+    assert self_test.self_test() == SelfTest() and not self_test.kept_in().exists()
 
 
 def test_what_nothing_heals_is_refused_with_the_command_that_does(lying: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_server_says_it_at_its_start_and_to_its_clients(lying: Path, tmp_path:
     ],
 )
 def test_a_damaged_result_is_found_again(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = self_test._kept_in()
+    path = self_test.kept_in()
     path.write_text(text)
     monkeypatch.setattr(self_test, "_found", {})
     assert self_test.self_test() == SelfTest()

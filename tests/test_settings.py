@@ -12,7 +12,7 @@ from edgespec.commands import flags
 from edgespec.core.values import DRAFTERS, LONGEST_DRAFT
 from edgespec.errors import SettingError
 from edgespec.sampling.settings import NUMBERS, Sampling
-from edgespec.server.dialects.openai.requests import Speculation
+from edgespec.server.requests.generation import Speculation
 from edgespec_tui.settings.beginning import begin
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read
 from edgespec_tui.settings.values import from_text

@@ -67,7 +67,7 @@ async def test_esc_stops_a_command_and_what_it_started(
         it.chat.prompt.clear_all()
         await it.pilot.press("escape")
         await it.until(lambda: "begun" not in it.shown("#shell") or not it.chat.query_one("#shell").display)
-        await it.until(lambda: it.chat.aside is not None and it.chat.aside.is_finished, "it has ended")
+        await it.until(lambda: not it.chat.aside.running, "it has ended")
         assert not (tmp_path / "late").exists()
 
 

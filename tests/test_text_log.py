@@ -68,13 +68,13 @@ def test_the_worker_keeps_whole_answers(tmp_path: Path) -> None:
     log = TextLog(tmp_path / "model", 1 << 20)
     who, _, _ = worker(log)
     for id in ("whole", "failed", "cancelled"):
-        who._take(Ready(submitted(id).message, cast(Any, np.array([1, 2]))))
-        who._tell(0.0, [Emitted(id, Round((1,), "a", 0, 0, ("target",)))])
+        who.take(Ready(submitted(id).message, cast(Any, np.array([1, 2]))))
+        who.report(0.0, [Emitted(id, Round((1,), "a", 0, 0, ("target",)))])
     FakeEngine.cancel = lambda self, id: None  # type: ignore[attr-defined]
-    who._take(Cancel("cancelled"))
-    who._tell(0.0, [Failed("failed", EngineError("broken"))])
+    who.take(Cancel("cancelled"))
+    who.report(0.0, [Failed("failed", EngineError("broken"))])
     assert not log.folder.exists()
     for id in ("whole", "failed", "cancelled"):
-        who._tell(0.0, [Emitted(id, Round((7, 1), "b", 0, 0, ("target",) * 2, "stop"))])
+        who.report(0.0, [Emitted(id, Round((7, 1), "b", 0, 0, ("target",) * 2, "stop"))])
     temperature = submitted("whole").message.request.sampling.temperature
     assert entries(log) == [{"prompt": [1, 2], "answer": [1, 7, 1], "temperature": temperature}]

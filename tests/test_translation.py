@@ -103,7 +103,7 @@ def test_what_is_lost_to_a_smaller_vocabulary_is_little(
     sampler = Sampler(WARM, 4096)
     common = []
     with Pair(tiny_target, drafts[name], SETTINGS) as pair:
-        guessing = pair.draft_sampler(WARM)
+        guessing = pair.streams.draft_sampler(WARM)
         for n, prompt in enumerate(PROMPTS * 2):
             generated = edgespec.generate(
                 pair, prompt, edgespec.Request(max_tokens=50, sampling=WARM, seed=n)
@@ -273,10 +273,11 @@ def test_a_draft_guesses_after_a_prompt_that_has_no_text_for_it(
 ) -> None:
     """Tokens without text, as padding has: the draft was asked for what follows nothing, and all ended."""
     with Pair(tiny_target, drafts["half"], replace(SETTINGS, slots=2)) as pair:
-        assert pair._translated
-        rare = [token for token in range(2048, 4096) if len(pair._translated.spelt(token)) > 1][:3]
+        draft = pair.draft_context
+        assert isinstance(draft, TranslatedContext)
+        rare = [token for token in range(2048, 4096) if len(draft.spelt(token)) > 1][:3]
         for token in rare:
-            pair._translated._pieces._several[token] = np.empty(0, np.int32)
+            draft._pieces._several[token] = np.empty(0, np.int32)
         prompts = {"silent": np.array(rare, np.int32), "said": pair.prompt_tokens(PROMPTS[0])}
         always = Sampling(temperature=0, logit_bias={rare[0]: 1e9})  # so its answer is as silent
         requests = {

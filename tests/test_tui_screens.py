@@ -15,7 +15,7 @@ from fake_endpoint import FAKE, FakeEndpoint, round_of
 from test_tui_chat import on_a_loop
 from textual.widgets import Input, OptionList
 from tiny_projector import png
-from tui_driver import Driven, driven
+from tui_driver import Driven, driven, strips_of
 
 from edgespec.client.answer import Span
 from edgespec.core.values import BreakEven
@@ -112,6 +112,7 @@ async def test_the_panel_tells_what_speculation_does_and_one_line_does_where_it_
             "4 by draft model",
             "of 4,096",
             "5.4 GB",
+            "in distribution",
         ):
             assert words in panel
         assert "1.60x plain speed\nestimated" in it.shown("#panel-lead") and "draft model" in it.shown(
@@ -126,7 +127,7 @@ async def test_the_panel_tells_what_speculation_does_and_one_line_does_where_it_
 
 def origin_at(it: Driven, word: str) -> str | None:
     """Returns the background of a word on the screen."""
-    for strip in it.app.screen._compositor.render_strips():
+    for strip in strips_of(it.app):
         for segment in strip:
             if word in segment.text and segment.style and segment.style.bgcolor:
                 return segment.style.bgcolor.name
@@ -189,7 +190,7 @@ async def test_what_comes_faster_than_it_is_drawn_is_few_widgets_and_its_end_is_
         await answer.feed(much, "", [("model", len(much))])
         assert len(answer.query(AnswerSegment)) == 2 and len(answer.query(CodeFence)) < 20
         await it.until(lambda: "x = 299" in it.text() and "Line 299" in it.text())
-        assert answer.body.has_more
+        assert answer.bodies[0].has_more
 
 
 @on_a_loop
@@ -464,7 +465,7 @@ async def test_keys_are_remapped_and_help_shows_where_they_went() -> None:
 def marked_texts(it: Driven) -> list[str]:
     """Returns what the transcript shows in reverse, but for its scrollbar."""
     region = it.chat.transcript.region
-    strips = it.app.screen._compositor.render_strips()[region.y : region.bottom]
+    strips = strips_of(it.app)[region.y : region.bottom]
     return [
         text
         for strip in strips
@@ -569,7 +570,7 @@ async def test_without_colours_tints_are_still_told_apart(monkeypatch: pytest.Mo
         await it.ask("go")
         await it.pilot.press("f3")
         await it.pilot.pause()
-        strips = it.app.screen._compositor.render_strips()
+        strips = strips_of(it.app)
         styles = {s.text.strip(): s.style for strip in strips for s in strip if s.style and "few" in s.text}
         assert any(style.underline for style in styles.values())
 

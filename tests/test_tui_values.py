@@ -283,7 +283,7 @@ def test_the_first_round_of_an_answer_is_not_timed() -> None:
     lane.begin()
     for i, seconds in enumerate((5.0, 0.5, 0.5, 1.0)):
         lane.note(
-            StreamedRound(Round((1, 2), "ab", 0, 0, ("target",) * 2, seconds=seconds), 0.0), first=i == 0
+            StreamedRound(Round((1, 2), "ab", 0, 0, ("target",) * 2), 0.0, seconds=seconds), first=i == 0
         )
     assert lane.seconds == 2.0 and lane.counts.n_tokens == 8
     assert [lane.progress_at(s) for s in (0.4, 0.5, 1.9, 9.0)] == [(0.0, 0), (0.5, 2), (1.0, 4), (2.0, 6)]

@@ -26,7 +26,7 @@ def spelling(shown: tuple[str, ...]) -> Any:
 
 
 PAIR: Any = SimpleNamespace(
-    spelling=spelling,
+    streams=SimpleNamespace(spelling=spelling),
     n_ctx=64,
     busy=lambda: (0.0, 0.0),
     costs=lambda: SimpleNamespace(target=SimpleNamespace(seconds=lambda n: 0.1)),
@@ -66,26 +66,26 @@ def received(out: io.BytesIO) -> Any:
 def test_control_tokens_that_are_shown_are_part_of_their_tokens_texts() -> None:
     """They counted nothing, so that `text_offset` was too small behind the first."""
     one, _, out = worker()
-    one._take(submitted("a"))
-    one._tell(0.0, [Emitted("a", Round((SAID, CONTROL), "é<call>", 0, 0, ()))])
+    one.take(submitted("a"))
+    one.report(0.0, [Emitted("a", Round((SAID, CONTROL), "é<call>", 0, 0, ()))])
     step = received(out)[-1]
     assert isinstance(step, StepReport) and cast(Any, step.events[0]).pieces == ("é", "<call>")
 
 
 def test_nothing_is_kept_of_a_request_that_failed() -> None:
     one, _, _ = worker()
-    one._take(submitted("a"))
+    one.take(submitted("a"))
     assert one._pieces
-    one._tell(0.0, [Failed("a", EngineError("it cannot go on"))])
+    one.report(0.0, [Failed("a", EngineError("it cannot go on"))])
     assert not one._pieces
 
 
 def test_a_fault_of_ours_refuses_the_request_alone() -> None:
     one, engine, out = worker()
     engine.fails = True
-    one._take(submitted("a"))
+    one.take(submitted("a"))
     engine.fails = False
-    one._take(submitted("b"))
+    one.take(submitted("b"))
     first, second = received(out)
     assert isinstance(first, Refused) and first.kind == "fault" and "KeyError" in first.message
     assert second.id == "b" and refused("c", ValueError()).kind == "fault"
@@ -107,12 +107,12 @@ class Steps:
         self.worker, _, self.out = worker()
         self.now = 100.0
         monkeypatch.setattr("edgespec.engine.worker.time", SimpleNamespace(monotonic=lambda: self.now))
-        self.worker._take(submitted("a"))
+        self.worker.take(submitted("a"))
 
     def take(self, ms: float, *happenings: Any) -> str:
         """Returns the texts that have been told behind a step."""
         began, self.now = self.now, self.now + ms / 1000
-        self.worker._tell(began, happenings)
+        self.worker.report(began, happenings)
         return "".join(texts(self.out))
 
 
@@ -139,7 +139,7 @@ def test_what_is_held_goes_with_whatever_comes_next(monkeypatch: pytest.MonkeyPa
     steps = Steps(monkeypatch)
     steps.take(7, round_of("1"))
     assert steps.take(7, round_of("2")) == "1"
-    steps.worker._take(submitted("b"))
+    steps.worker.take(submitted("b"))
     assert "".join(texts(steps.out)) == "12", "a prompt may be read now, which takes long"
     assert steps.take(7, round_of("3")) == "12"
     assert steps.take(7) == "123", "a step that tells nothing may be followed by others"

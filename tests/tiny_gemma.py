@@ -28,16 +28,16 @@ def write_gemma(
     writer, weights = GGUFWriter(path, "gemma4"), tiny._Weights(seed, 0.0, 1)
     writer.add_name("tiny random gemma4")
     _add_shape(writer, "gemma4", layers, D, n_vocab)
-    made = tiny._ends(weights, n_vocab, D, 2.0, "output_norm.weight")
+    made = tiny.ends_of(weights, n_vocab, D, 2.0, "output_norm.weight")
     for il in range(layers):
         kv = N_KV * HEAD_DIM
-        made |= _block(weights, il, D, depth) | tiny._head_norms(il, HEAD_DIM)
+        made |= _block(weights, il, D, depth) | tiny.head_norms(il, HEAD_DIM)
         made |= {
             f"blk.{il}.attn_k.weight": weights.draw(kv, D),
             f"blk.{il}.attn_v.weight": weights.draw(kv, D),
         }
     made["token_embd.weight"] *= np.float32(D**-0.5)  # the graph multiplies by that much
-    tiny_heads._finish(writer, made, None)
+    tiny_heads.finish(writer, made, None)
     return path
 
 
@@ -59,8 +59,8 @@ def write_assistant(
     _add_shape(writer, arch, layers, D_HEAD, n_vocab, pattern)
     writer.add_uint32(f"{arch}.embedding_length_out", D)
     writer.add_uint32(f"{arch}.nextn_predict_layers", layers)
-    tiny._add_metadata(writer, metadata or {})
-    target = tiny._ends(tiny._Weights(seed, 0.0, 1), n_vocab, D, 2.0, "output_norm.weight")
+    tiny.add_metadata(writer, metadata or {})
+    target = tiny.ends_of(tiny._Weights(seed, 0.0, 1), n_vocab, D, 2.0, "output_norm.weight")
     embedding = np.zeros((n_vocab, D_HEAD), np.float32)
     embedding[:, :D] = target["output.weight"]
     pre = np.zeros((D_HEAD, 2 * D), np.float32)
@@ -75,15 +75,15 @@ def write_assistant(
     for il in range(layers):
         made |= _block(weights, il, D_HEAD, depth)
         made[f"blk.{il}.layer_output_scale.weight"] = np.ones(1, np.float32)
-    tiny_heads._finish(writer, made, tensors)
+    tiny_heads.finish(writer, made, tensors)
     return path
 
 
 def _add_shape(
     writer: GGUFWriter, arch: str, layers: int, d: int, n_vocab: int, pattern: Sequence[bool] | None = None
 ) -> None:
-    tiny._add_sizes(writer, n_vocab, d, layers, FFN, 512, 1e-6)
-    tiny._add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 1_000_000.0)
+    tiny.add_sizes(writer, n_vocab, d, layers, FFN, 512, 1e-6)
+    tiny.add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 1_000_000.0)
     for key, number in {
         "attention.key_length_swa": HEAD_DIM, "attention.value_length_swa": HEAD_DIM,
         "attention.sliding_window": WINDOW, "attention.shared_kv_layers": 0,
@@ -94,7 +94,7 @@ def _add_shape(
     writer.add_array(
         f"{arch}.attention.sliding_window_pattern", list(pattern or [True, False] * (layers // 2))
     )
-    tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
+    tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
 
 
 def _block(weights: tiny._Weights, il: int, d: int, depth: float) -> tiny_heads.Tensors:
@@ -106,5 +106,5 @@ def _block(weights: tiny._Weights, il: int, d: int, depth: float) -> tiny_heads.
         f"{p}attn_q.weight": weights.draw(q, d),
         f"{p}attn_q_norm.weight": np.ones(HEAD_DIM, np.float32),
         f"{p}attn_output.weight": weights.draw(d, q),
-        **tiny._ffn(weights, il, d, FFN),
+        **tiny.ffn_of(weights, il, d, FFN),
     } | ({"rope_freqs.weight": np.ones(HEAD_DIM // 2, np.float32)} if il == 1 else {})

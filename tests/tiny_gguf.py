@@ -148,15 +148,15 @@ def write_llama(
     n_kv, head_dim = n_kv or n_head, head_dim or d // n_head
     writer = GGUFWriter(path, arch)
     writer.add_name(f"tiny random {arch}")
-    _add_sizes(writer, n_vocab, d, layers, ffn, context_length, eps)
-    _add_attention(writer, n_head, n_kv, head_dim, rope_freq_base)
+    add_sizes(writer, n_vocab, d, layers, ffn, context_length, eps)
+    add_attention(writer, n_head, n_kv, head_dim, rope_freq_base)
     if isinstance(vocabulary, Vocabulary):
-        _add_vocabulary(writer, vocabulary, chat_template)
+        add_vocabulary(writer, vocabulary, chat_template)
     else:
         writer.add_tokenizer_model("none")
-    _add_metadata(writer, metadata or {})
+    add_metadata(writer, metadata or {})
     weights, q, kv = _Weights(seed, noise, noise_seed), n_head * head_dim, n_kv * head_dim
-    made = _ends(weights, n_vocab, d, logit_scale, "output_norm.weight")
+    made = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     if tied:
         del made["output.weight"]
         made["output_norm.weight"] *= np.float32(logit_scale * d**-0.5)
@@ -167,10 +167,10 @@ def write_llama(
             f"blk.{il}.attn_k.weight": weights.draw(kv, d),
             f"blk.{il}.attn_v.weight": weights.draw(kv, d),
             f"blk.{il}.attn_output.weight": weights.draw(d, q) * np.float32(2),
-            **_ffn(weights, il, d, ffn),
+            **ffn_of(weights, il, d, ffn),
         }
     changed = made | dict(tensors or {})
-    _finish(writer, {name: tensor for name, tensor in changed.items() if tensor is not None}, dtype)
+    finish(writer, {name: tensor for name, tensor in changed.items() if tensor is not None}, dtype)
     return path
 
 
@@ -196,14 +196,14 @@ def write_hybrid(
     """Write a random LFM2 model: layer i attends if attention[i], else it is a short convolution."""
     writer = GGUFWriter(path, "lfm2")
     writer.add_name("tiny random lfm2")
-    _add_sizes(writer, n_vocab, d, len(attention), ffn, context_length, 1e-5)
+    add_sizes(writer, n_vocab, d, len(attention), ffn, context_length, 1e-5)
     head_dim = d // n_head
-    _add_attention(writer, n_head, [n_kv if attends else 0 for attends in attention], head_dim, 10_000.0)
+    add_attention(writer, n_head, [n_kv if attends else 0 for attends in attention], head_dim, 10_000.0)
     writer.add_shortconv_l_cache(l_cache)
-    _add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
-    _add_metadata(writer, metadata or {})
+    add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
+    add_metadata(writer, metadata or {})
     weights, kv = _Weights(seed, noise, noise_seed), n_kv * head_dim
-    tensors = _ends(weights, n_vocab, d, logit_scale, "token_embd_norm.weight")
+    tensors = ends_of(weights, n_vocab, d, logit_scale, "token_embd_norm.weight")
     for il, attends in enumerate(attention):
         tensors[f"blk.{il}.attn_norm.weight"] = np.ones(d, np.float32)
         if attends:
@@ -221,8 +221,8 @@ def write_hybrid(
                 f"blk.{il}.shortconv.in_proj.weight": weights.draw(3 * d, d),
                 f"blk.{il}.shortconv.out_proj.weight": weights.draw(d, d) * np.float32(2),
             }
-        tensors |= _ffn(weights, il, d, ffn)
-    _finish(writer, tensors, dtype)
+        tensors |= ffn_of(weights, il, d, ffn)
+    finish(writer, tensors, dtype)
     return path
 
 
@@ -243,16 +243,16 @@ def write_recurrent(
     inner, state, rank, kernel = 2 * d, 8, 4, 4
     writer = GGUFWriter(path, "mamba")
     writer.add_name("tiny random mamba")
-    _add_sizes(writer, n_vocab, d, layers, 0, context_length, 1e-5)
+    add_sizes(writer, n_vocab, d, layers, 0, context_length, 1e-5)
     writer.add_head_count(0)
     writer.add_ssm_conv_kernel(kernel)
     writer.add_ssm_inner_size(inner)
     writer.add_ssm_state_size(state)
     writer.add_ssm_time_step_rank(rank)
-    _add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
-    _add_metadata(writer, metadata or {})
+    add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
+    add_metadata(writer, metadata or {})
     weights = _Weights(seed, 0.0, 1)
-    tensors = _ends(weights, n_vocab, d, logit_scale, "output_norm.weight")
+    tensors = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     for il in range(layers):
         decay = -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1))
         tensors |= {
@@ -267,7 +267,7 @@ def write_recurrent(
             f"blk.{il}.ssm_d": np.ones(inner, np.float32),
             f"blk.{il}.ssm_out.weight": weights.draw(d, inner) * np.float32(4),
         }
-    _finish(writer, tensors, dtype)
+    finish(writer, tensors, dtype)
     return path
 
 
@@ -291,19 +291,19 @@ def write_sliding(
     head_dim = d // n_head
     writer = GGUFWriter(path, "gemma3")
     writer.add_name("tiny random gemma3")
-    _add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
-    _add_attention(writer, n_head, n_kv, head_dim, 1_000_000.0)
+    add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
+    add_attention(writer, n_head, n_kv, head_dim, 1_000_000.0)
     writer.add_sliding_window(window)
-    _add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
+    add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
     weights, q, kv = _Weights(seed, 0.0, 1), d, n_kv * head_dim
-    tensors = _ends(weights, n_vocab, d, logit_scale, "output_norm.weight")
+    tensors = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     del tensors["output.weight"]
     tensors["output_norm.weight"] *= np.float32(logit_scale * d**-0.5)
     for il in range(layers):
         ones = ("attn_norm", "post_attention_norm", "post_ffw_norm")
         tensors |= {f"blk.{il}.{name}.weight": np.ones(d, np.float32) for name in ones}
-        tensors |= _attention(weights, il, d, q, kv) | _head_norms(il, head_dim) | _ffn(weights, il, d, ffn)
-    _finish(writer, tensors, dtype)
+        tensors |= _attention(weights, il, d, q, kv) | head_norms(il, head_dim) | ffn_of(weights, il, d, ffn)
+    finish(writer, tensors, dtype)
     return path
 
 
@@ -336,14 +336,14 @@ def write_experts(
     head_dim = d // n_head
     writer = GGUFWriter(path, "qwen3moe")
     writer.add_name("tiny random qwen3moe")
-    _add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
-    _add_attention(writer, n_head, n_kv, head_dim, 1_000_000.0)
+    add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
+    add_attention(writer, n_head, n_kv, head_dim, 1_000_000.0)
     writer.add_expert_count(experts)
     writer.add_expert_used_count(used)
     writer.add_expert_feed_forward_length(ffn)
-    _add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
+    add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
     weights, kv = _Weights(seed, 0.0, 1), n_kv * head_dim
-    tensors = _ends(weights, n_vocab, d, logit_scale, "output_norm.weight")
+    tensors = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     for il in range(layers):
         tensors |= {
             f"blk.{il}.attn_norm.weight": np.ones(d, np.float32),
@@ -353,8 +353,8 @@ def write_experts(
             f"blk.{il}.ffn_up_exps.weight": weights.draw(experts, ffn, d),
             f"blk.{il}.ffn_down_exps.weight": weights.draw(experts, d, ffn) * np.float32(2),
         }
-        tensors |= _attention(weights, il, d, n_head * head_dim, kv) | _head_norms(il, head_dim)
-    _finish(writer, tensors, dtype)
+        tensors |= _attention(weights, il, d, n_head * head_dim, kv) | head_norms(il, head_dim)
+    finish(writer, tensors, dtype)
     return path
 
 
@@ -383,8 +383,8 @@ def write_latent(
     key, value = 2 * rope, rope
     writer = GGUFWriter(path, name)
     writer.add_name(f"tiny random {name}")
-    _add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
-    _add_attention(writer, n_head, 1, rank + rope, 10_000.0)
+    add_sizes(writer, n_vocab, d, layers, ffn, context_length, 1e-6)
+    add_attention(writer, n_head, 1, rank + rope, 10_000.0)
     sizes = {
         "attention.value_length": rank, "rope.dimension_count": rope, "attention.q_lora_rank": rank,
         "attention.kv_lora_rank": rank, "attention.key_length_mla": key, "attention.value_length_mla": value,
@@ -394,10 +394,10 @@ def write_latent(
     if top_k:
         of_indexer = {"head_count": index_heads, "key_length": index_dim, "top_k": top_k}
         sizes |= {f"attention.indexer.{size}": n for size, n in of_indexer.items()}
-    _add_metadata(writer, {f"{name}.{size}": n for size, n in sizes.items()})
-    _add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
+    add_metadata(writer, {f"{name}.{size}": n for size, n in sizes.items()})
+    add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
     weights = _Weights(seed, 0.0, 1)
-    tensors = _ends(weights, n_vocab, d, logit_scale, "output_norm.weight")
+    tensors = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     for il in range(layers):
         made = {
             "attn_norm.weight": np.ones(d, np.float32),
@@ -419,15 +419,15 @@ def write_latent(
                 "indexer.attn_q_b.weight": weights.draw(index_heads * index_dim, rank),
             }
         tensors |= {f"blk.{il}.{part}": tensor for part, tensor in made.items()}
-        tensors |= _ffn(weights, il, d, ffn)
-    _finish(writer, tensors, dtype)
+        tensors |= ffn_of(weights, il, d, ffn)
+    finish(writer, tensors, dtype)
     return path
 
 
 # ---- pieces the architectures share -----------------------------------------------------------------------
 
 
-def _add_sizes(
+def add_sizes(
     writer: GGUFWriter, n_vocab: int, d: int, layers: int, ffn: int, context_length: int, eps: float
 ) -> None:
     writer.add_context_length(context_length)
@@ -438,7 +438,7 @@ def _add_sizes(
     writer.add_vocab_size(n_vocab)
 
 
-def _add_attention(
+def add_attention(
     writer: GGUFWriter, n_head: int, n_kv: int | list[int], head_dim: int, freq_base: float
 ) -> None:
     writer.add_head_count(n_head)
@@ -449,7 +449,7 @@ def _add_attention(
     writer.add_rope_freq_base(freq_base)
 
 
-def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary, chat_template: str | None) -> None:
+def add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary, chat_template: str | None) -> None:
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(vocabulary.texts)
@@ -462,7 +462,7 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary, chat_template: s
         writer.add_chat_template(chat_template)
 
 
-def _add_metadata(writer: GGUFWriter, metadata: Mapping[str, Any]) -> None:
+def add_metadata(writer: GGUFWriter, metadata: Mapping[str, Any]) -> None:
     for key, value in metadata.items():
         writer.kv_data[0].pop(key, None)  # else gguf warns of a key set twice
         if isinstance(value, bool):
@@ -477,7 +477,7 @@ def _add_metadata(writer: GGUFWriter, metadata: Mapping[str, Any]) -> None:
             writer.add_array(key, value)
 
 
-def _ends(
+def ends_of(
     weights: _Weights, n_vocab: int, d: int, logit_scale: float, norm: str
 ) -> dict[str, NDArray[np.float32]]:
     return {
@@ -496,11 +496,11 @@ def _attention(weights: _Weights, il: int, d: int, q: int, kv: int) -> dict[str,
     }
 
 
-def _head_norms(il: int, head_dim: int) -> dict[str, NDArray[np.float32]]:
+def head_norms(il: int, head_dim: int) -> dict[str, NDArray[np.float32]]:
     return {f"blk.{il}.attn_{name}_norm.weight": np.ones(head_dim, np.float32) for name in "qk"}
 
 
-def _ffn(weights: _Weights, il: int, d: int, ffn: int) -> dict[str, NDArray[np.float32]]:
+def ffn_of(weights: _Weights, il: int, d: int, ffn: int) -> dict[str, NDArray[np.float32]]:
     return {
         f"blk.{il}.ffn_norm.weight": np.ones(d, np.float32),
         f"blk.{il}.ffn_gate.weight": weights.draw(ffn, d),
@@ -509,7 +509,7 @@ def _ffn(weights: _Weights, il: int, d: int, ffn: int) -> dict[str, NDArray[np.f
     }
 
 
-def _finish(writer: GGUFWriter, tensors: Mapping[str, NDArray[np.float32]], dtype: str) -> None:
+def finish(writer: GGUFWriter, tensors: Mapping[str, NDArray[np.float32]], dtype: str) -> None:
     """Write the tensors, matrices of linear layers as `dtype` and all else as F32."""
     for name, tensor in tensors.items():
         matrix = tensor.ndim >= 2 and not any(

@@ -40,8 +40,8 @@ def write_mtp(
     """
     writer, ffn = GGUFWriter(path, "mimo2"), 2 * D
     writer.add_name("tiny random mimo2")
-    tiny._add_sizes(writer, n_vocab, D, layers + blocks, ffn, context_length, 1e-5)
-    tiny._add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 10_000.0)
+    tiny.add_sizes(writer, n_vocab, D, layers + blocks, ffn, context_length, 1e-5)
+    tiny.add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 10_000.0)
     writer.add_uint32("mimo2.expert_feed_forward_length", 0)
     writer.add_uint32("mimo2.attention.sliding_window", context_length)
     writer.add_float32("mimo2.rope.freq_base_swa", 10_000.0)
@@ -49,15 +49,15 @@ def write_mtp(
         "mimo2.attention.sliding_window_pattern", [True] + [False] * (layers - 1) + [True] * blocks
     )
     writer.add_uint32("mimo2.nextn_predict_layers", blocks)
-    tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
-    tiny._add_metadata(writer, metadata or {})
+    tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
+    tiny.add_metadata(writer, metadata or {})
     weights = tiny._Weights(seed, 0.0, 1)
-    made = tiny._ends(weights, n_vocab, D, 2.0, "output_norm.weight")
+    made = tiny.ends_of(weights, n_vocab, D, 2.0, "output_norm.weight")
     for il in range(layers + blocks):
         made |= _block(weights, il, ffn, depth, fused=il >= layers)
         if il >= layers:
             made |= _nextn(weights, il)
-    _finish(writer, made, tensors)
+    finish(writer, made, tensors)
     return path
 
 
@@ -75,8 +75,8 @@ def write_hybrid_mtp(
     writer, arch, ffn, heads, head_dim = GGUFWriter(path, "qwen35"), "qwen35", 2 * D, 2, 64
     state, groups, rank = 16, 2, 4
     writer.add_name("tiny random qwen35")
-    tiny._add_sizes(writer, n_vocab, D, layers + 1, ffn, context_length, 1e-5)
-    tiny._add_attention(writer, heads, heads, head_dim, 10_000.0)
+    tiny.add_sizes(writer, n_vocab, D, layers + 1, ffn, context_length, 1e-5)
+    tiny.add_attention(writer, heads, heads, head_dim, 10_000.0)
     del writer.kv_data[0][f"{arch}.rope.dimension_count"]
     writer.add_rope_dimension_count(head_dim // 2)
     writer.add_array(f"{arch}.rope.dimension_sections", [4, 6, 6, 0])
@@ -86,9 +86,9 @@ def write_hybrid_mtp(
         "nextn_predict_layers": 1,
     }.items():  # fmt: skip
         writer.add_uint32(f"{arch}.{key}", value)
-    tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
+    tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
     weights = tiny._Weights(seed, 0.0, 1)
-    made = tiny._ends(weights, n_vocab, D, 2.0, "output_norm.weight")
+    made = tiny.ends_of(weights, n_vocab, D, 2.0, "output_norm.weight")
     keys, values = state * groups, state * rank
     for il in range(layers + 1):
         p, ones = f"blk.{il}.", ("attn_norm", "post_attention_norm")
@@ -100,7 +100,7 @@ def write_hybrid_mtp(
                 f"{p}attn_k.weight": weights.draw(heads * head_dim, D),
                 f"{p}attn_v.weight": weights.draw(heads * head_dim, D),
                 f"{p}attn_output.weight": weights.draw(D, heads * head_dim) * np.float32(depth),
-                **tiny._head_norms(il, head_dim),
+                **tiny.head_norms(il, head_dim),
             }
         else:
             made |= {
@@ -115,7 +115,7 @@ def write_hybrid_mtp(
                 f"{p}ssm_out.weight": weights.draw(D, values) * np.float32(depth),
             }
     made |= _nextn(weights, layers) | {f"blk.{layers}.nextn.shared_head_norm.weight": np.ones(D, np.float32)}
-    _finish(writer, made, tensors)
+    finish(writer, made, tensors)
     return path
 
 
@@ -125,16 +125,16 @@ def write_experts_mtp(
     """Write a random GLM 4 mixture of four experts with one MTP block; its first layer has none."""
     writer, arch, ffn, experts, small = GGUFWriter(path, "glm4moe"), "glm4moe", 2 * D, 4, 32
     writer.add_name("tiny random glm4moe")
-    tiny._add_sizes(writer, n_vocab, D, layers + 1, ffn, 512, 1e-5)
-    tiny._add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 10_000.0)
+    tiny.add_sizes(writer, n_vocab, D, layers + 1, ffn, 512, 1e-5)
+    tiny.add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 10_000.0)
     for key, value in {
         "expert_feed_forward_length": small, "expert_count": experts, "expert_used_count": 2,
         "expert_shared_count": 1, "leading_dense_block_count": 1, "nextn_predict_layers": 1,
     }.items():  # fmt: skip
         writer.add_uint32(f"{arch}.{key}", value)
-    tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
+    tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
     weights = tiny._Weights(seed, 0.0, 1)
-    made = tiny._ends(weights, n_vocab, D, 2.0, "output_norm.weight")
+    made = tiny.ends_of(weights, n_vocab, D, 2.0, "output_norm.weight")
     for il in range(layers + 1):
         p = f"blk.{il}."
         block = _block(weights, il, ffn, depth, fused=False)
@@ -154,7 +154,7 @@ def write_experts_mtp(
                 f"{p}ffn_down_shexp.weight": weights.draw(D, small) * np.float32(depth),
             }
     made |= _nextn(weights, layers) | {f"blk.{layers}.nextn.shared_head_norm.weight": np.ones(D, np.float32)}
-    _finish(writer, made, None)
+    finish(writer, made, None)
     return path
 
 
@@ -176,13 +176,13 @@ def write_eagle(
     """
     writer, ffn, p = GGUFWriter(path, "eagle3"), 2 * D, "blk.0."
     writer.add_name("tiny random eagle3")
-    tiny._add_sizes(writer, n_vocab, D, 1, ffn, context_length, 1e-5)
-    tiny._add_attention(writer, N_HEAD, N_HEAD, HEAD_DIM, 10_000.0)
+    tiny.add_sizes(writer, n_vocab, D, 1, ffn, context_length, 1e-5)
+    tiny.add_attention(writer, N_HEAD, N_HEAD, HEAD_DIM, 10_000.0)
     writer.add_array("eagle3.target_layers", list(layers))
     writer.add_uint32("eagle3.target_hidden_size", target_d)
     writer.add_bool("eagle3.norm_before_residual", False)
-    tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
-    tiny._add_metadata(writer, metadata or {})
+    tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
+    tiny.add_metadata(writer, metadata or {})
     weights = tiny._Weights(seed, 0.0, 1)
     made = {
         "fc.weight": weights.draw(D, len(layers) * target_d) * np.float32(0.3),
@@ -200,7 +200,7 @@ def write_eagle(
     changed = {name: tensor for name, tensor in (made | dict(tensors or {})).items() if tensor is not None}
     if d2t is not None:
         writer.add_tensor("d2t", np.array(d2t, np.int64))
-    tiny._finish(writer, changed, "F32")
+    tiny.finish(writer, changed, "F32")
     return path
 
 
@@ -226,7 +226,7 @@ def _block(weights: tiny._Weights, il: int, ffn: int, depth: float, *, fused: bo
 
 
 def _ffn(weights: tiny._Weights, il: int, ffn: int, depth: float) -> Tensors:
-    made = tiny._ffn(weights, il, D, ffn)
+    made = tiny.ffn_of(weights, il, D, ffn)
     made[f"blk.{il}.ffn_down.weight"] *= np.float32(depth / 2)
     return made
 
@@ -241,11 +241,11 @@ def _nextn(weights: tiny._Weights, il: int) -> Tensors:
     }
 
 
-def _finish(
+def finish(
     writer: GGUFWriter, made: Tensors, changes: Mapping[str, NDArray[np.float32] | None] | None
 ) -> None:
     changed = made | dict(changes or {})
-    tiny._finish(writer, {name: tensor for name, tensor in changed.items() if tensor is not None}, "F32")
+    tiny.finish(writer, {name: tensor for name, tensor in changed.items() if tensor is not None}, "F32")
 
 
 def write_dflash(
@@ -268,8 +268,8 @@ def write_dflash(
     """
     writer, arch, ffn = GGUFWriter(path, "dflash"), "dflash", 2 * D
     writer.add_name("tiny random dflash")
-    tiny._add_sizes(writer, n_vocab, D, n_layers, ffn, context_length, 1e-5)
-    tiny._add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 10_000.0)
+    tiny.add_sizes(writer, n_vocab, D, n_layers, ffn, context_length, 1e-5)
+    tiny.add_attention(writer, N_HEAD, N_KV, HEAD_DIM, 10_000.0)
     writer.add_array(f"{arch}.target_layers", list(layers))
     writer.add_uint32(f"{arch}.block_size", block)
     writer.add_uint32("tokenizer.ggml.mask_token_id", 37)
@@ -280,8 +280,8 @@ def write_dflash(
             "conv_group_size": group,
         }.items():  # fmt: skip
             writer.add_uint32(f"{arch}.{key}", number)
-    tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
-    tiny._add_metadata(writer, metadata or {})
+    tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
+    tiny.add_metadata(writer, metadata or {})
     weights, kv = tiny._Weights(seed, 0.0, 1), N_KV * HEAD_DIM
     made = {
         "fc.weight": weights.draw(D, len(layers) * D),
@@ -296,7 +296,7 @@ def write_dflash(
             f"{p}attn_k.weight": weights.draw(kv, D),
             f"{p}attn_v.weight": weights.draw(kv, D),
             f"{p}attn_output.weight": weights.draw(D, D),
-            **tiny._head_norms(il, HEAD_DIM),
+            **tiny.head_norms(il, HEAD_DIM),
             **_ffn(weights, il, ffn, 1.0),
         }
     if candidates:
@@ -316,5 +316,5 @@ def write_dflash(
             "markov_w2.weight": weights.draw(n_vocab, follows),
             "conf_proj.weight": weights.draw(1, D + follows),
         }
-    _finish(writer, made, tensors)
+    finish(writer, made, tensors)
     return path

@@ -32,8 +32,8 @@ def write_medusa(
     writer, rng = GGUFWriter(path, "medusa"), np.random.default_rng(3)
     writer.add_embedding_length(d)
     writer.add_uint32("medusa.head_count", HEADS)
-    tiny._add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
-    tiny._add_metadata(writer, metadata or {})
+    tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
+    tiny.add_metadata(writer, metadata or {})
     rows = n_vocab if d2t is None else len(d2t)
     made: dict[str, Floats | None] = {"output.weight": rng.standard_normal((rows, d)).astype(np.float32)}
     for i in range(HEADS):
@@ -42,7 +42,7 @@ def write_medusa(
     if d2t is not None:
         writer.add_tensor("d2t", np.array(d2t, np.int64))
     changed = {name: tensor for name, tensor in (made | dict(tensors or {})).items() if tensor is not None}
-    tiny._finish(writer, changed, "F32")
+    tiny.finish(writer, changed, "F32")
     return path
 
 

@@ -6,11 +6,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import textual.app
 import textual.pilot
 from rich.cells import cell_len
+from textual.app import App
 from textual.pilot import Pilot
+from textual.strip import Strip
 from textual.widgets import Static
 
 from edgespec_tui.app import ChatApp
@@ -37,6 +40,11 @@ async def idle(_least: float = 0.0, most: float = 0.3) -> None:
 
 
 textual.app.wait_for_idle = textual.pilot.wait_for_idle = idle  # type: ignore[attr-defined]
+
+
+def strips_of(app: App[Any]) -> list[Strip]:
+    """Returns what the terminal shows, line by line; Textual has no public way to it."""
+    return app.screen._compositor.render_strips()
 
 
 class Driven:
@@ -89,14 +97,13 @@ class Driven:
 
     def _place(self, words: str) -> tuple[int, int]:
         """Returns the column and the line of words on the screen."""
-        strips = self.app.screen._compositor.render_strips()
+        strips = strips_of(self.app)
         y = max(y for y, strip in enumerate(strips) if words in strip.text)
         return cell_len(strips[y].text[: strips[y].text.index(words)]) + 1, y
 
     def text(self) -> str:
         """Returns what the screen shows, line by line."""
-        lines = self.app.screen._compositor.render_strips()
-        return "\n".join(strip.text.rstrip() for strip in lines)
+        return "\n".join(strip.text.rstrip() for strip in strips_of(self.app))
 
     def shown(self, selector: str) -> str:
         """Returns the text of one widget."""

@@ -94,6 +94,7 @@ class StreamedRound:
     # text may lag behind its pieces (half characters and half stop strings are held back)
     pieces: tuple[str, ...] = ()
     reasoning: str = ""  # text of the round that is reasoning and not answer
+    seconds: float = 0.0  # that it took, if the request ran in a lane
     number: int = 0  # rounds of this answer so far, this one included
     spans: tuple[Span, ...] = ()  # the round's text by who produced it
     tool_calls: tuple[Mapping[str, Any], ...] = ()  # as OpenAI's stream has them
@@ -155,6 +156,7 @@ class Info:
     beyond_trained: str = ""  # a warning, if the context is longer than what the model was trained for
     lent: bool = False  # the engine is another program's, and ends with that
     break_even: BreakEven | None = None  # how good guesses have to be
+    exact: str = ""  # compared with plain decoding: "distribution", "bytes"; "" if unknown
 
     @property
     def notices(self) -> tuple[str, ...]:

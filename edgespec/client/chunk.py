@@ -41,7 +41,6 @@ class Chunk:
             sources=texts(ours, "sources"),
             gain=number(ours, "gain") or 1.0,
             notice=notice if isinstance(notice, str) else "",
-            seconds=number(ours, "seconds") or 0.0,
         )
 
 

@@ -177,6 +177,7 @@ class Client:
             build_advice=str(meta.get("build_advice") or ""),
             beyond_trained=str(meta.get("beyond_trained") or ""),
             break_even=_break_even(meta.get("break_even")),
+            exact=str(meta.get("exact") or ""),
         )
 
     def count(self, messages: Sequence[Mapping[str, Any]]) -> int | None:
@@ -193,10 +194,10 @@ class Client:
 
         Raises EndpointError.
         """
-        told = self._json("GET", "/edgespec/requests", root=True).get("requests")
-        if not isinstance(told, list):
+        listed = self._json("GET", "/edgespec/requests", root=True).get("requests")
+        if not isinstance(listed, list):
             raise EndpointError(f"{self.where} lists no requests: is it EdgeSpec's, in this version?")
-        return [one for one in told if isinstance(one, dict)]
+        return [one for one in listed if isinstance(one, dict)]
 
     def engine(self) -> EngineState | None:
         """Returns the state of the engine, and how far it is loaded; None if the server does not tell."""

@@ -116,6 +116,7 @@ class AnswerStream(AbstractContextManager["AnswerStream"]):
             at=self._clock(),
             pieces=pieces,
             reasoning=chunk.reasoning,
+            seconds=number(chunk.ours, "seconds") or 0.0,
             number=whole(chunk.ours, "round") or 0,
             spans=self._spans.take(chunk.text, (), ()),
             tool_calls=chunk.calls,

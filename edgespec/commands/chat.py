@@ -19,6 +19,9 @@ FLAGS = {
     "--plain": "plain lines instead of a full-screen app; the default without a terminal",
     "-p --prompt TEXT": "answer this prompt, print only the answer and exit; - reads the prompt from "
     "standard input",
+    "--tools SERVERS": "servers whose tools may be called, with commas, or none (default: all; with -p none)",
+    "--approve none|read|all": "with -p, which calls are allowed: read, those of tools that only read, as "
+    "their servers say",
     "--image FILE *": "a picture that goes with the prompt of -p; repeatable (in the chat: @FILE)",
 }
 ENDPOINT = {

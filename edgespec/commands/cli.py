@@ -59,6 +59,7 @@ COMMANDS = {
     "distill": Command("train a draft for your own model on that model's output", "distill", child=True),
     "export": Command("print the command that runs a pair on another engine", "export"),
     "convert": Command("convert a model's weights to another number format", "convert"),
+    "mcp": Command("list, add, remove, test and import servers of tools for the chat", "mcp"),
     "rpc": Command(
         "lend this machine to another one, which puts layers of its model on it", "rpc", child=True
     ),
@@ -100,7 +101,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     """Returns the flags; those of `serve` with its settings file. Raises SettingError."""
     parser, command = parser_for(argv[0] if argv else None)
     behind: Sequence[str] = ()  # for the program that is started
-    if argv[:1] == ["launch"] and "--" in argv:
+    if argv[:1] in (["launch"], ["mcp"]) and "--" in argv:
         argv, behind = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:

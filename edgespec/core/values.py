@@ -136,7 +136,6 @@ class Round(NamedTuple):  # goes to another process at each token; a dataclass w
     scores: tuple[TokenScore, ...] = ()  # one for each token, if requested
     stopped_by: str = ""  # the stop string met
     notice: str = ""  # from when on nobody guesses who could: why, in a sentence
-    seconds: float = 0.0  # that it took, if its request runs in a lane
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +190,7 @@ class Emitted(NamedTuple):
     id: str
     round: Round
     pieces: tuple[str, ...] = ()
+    seconds: float = 0.0  # that the round took, if its request runs in a lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from edgespec.core.loop import Rows, Scorer, Want
 from edgespec.core.values import Ask, ModelName, Round
@@ -10,6 +11,16 @@ from edgespec.engine.slots import Slot
 from edgespec.errors import EdgeSpecError, EngineError, NoRoomError
 
 NO_MEMORY = EngineError("the memory of this machine has run out: ask again, or close other programs")
+
+
+class Scored(NamedTuple):
+    """What an evaluation brought: who is left of those who asked, what for, and the rows of each."""
+
+    asked: Sequence[tuple[Slot, Want]]
+    rows: Sequence[Rows]
+
+
+NOTHING = Scored((), ())
 
 
 class ActiveStreams:
@@ -24,49 +35,48 @@ class ActiveStreams:
         self.suspended: list[Slot] = []  # for lack of cells; they continue where they were
         self._scorers, self._prefixes = scorers, prefixes
 
-    def score(self, model: ModelName, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
-        """Returns the rows of all; None if the draft has no cells, or if it or the target failed for all.
+    def score(self, model: ModelName, asked: Sequence[tuple[Slot, Want]]) -> Scored:
+        """Returns the rows of all who asked; none if the draft has no cells, or fails.
 
-        If cells run out, idle sequences are emptied. Of the target's, the youngest then waits: it is removed
-        from both lists, as are those for which the target fails.
+        If cells run out, idle sequences are emptied. Of the target's, the youngest then waits: it is left
+        out, as are those for which the target fails.
         """
-        while slots:
+        while asked:
+            slots, wants = [slot for slot, _ in asked], [want for _, want in asked]
             try:
-                return self._scorers[model].score(wants)
+                return Scored(asked, self._scorers[model].score(wants))
             except NoRoomError:
                 if any(want.filling for want in wants):
-                    wants[:] = [want._replace(filling=0) for want in wants]
+                    asked = [(slot, want._replace(filling=0)) for slot, want in asked]
                     continue
                 if self._prefixes.make_room():
                     continue
                 if model == "draft":  # its stream continues without guesses
-                    return None
+                    return NOTHING
                 youngest = max(slots, key=lambda slot: slot.request.number)
                 self.suspended.append(youngest)
-                del wants[slots.index(youngest)]
-                slots.remove(youngest)
+                asked = [one for one in asked if one[0] is not youngest]
                 if youngest in self.slots:
                     self.slots.remove(youngest)
                 self._prefixes.put_aside(youngest)
             except (EdgeSpecError, MemoryError) as error:
                 if model == "draft":
                     self._leave_draft(slots, error)
-                    return None
+                    return NOTHING
                 if len(slots) > 1:
-                    return self._each_alone(wants, slots)
-                self.fail(slots.pop(), error if isinstance(error, EdgeSpecError) else NO_MEMORY)
-                wants.clear()
-        return None
+                    return self._each_alone(asked)
+                self.fail(slots[0], error if isinstance(error, EdgeSpecError) else NO_MEMORY)
+                return NOTHING
+        return NOTHING
 
-    def _each_alone(self, wants: list[Want], slots: list[Slot]) -> list[Rows] | None:
+    def _each_alone(self, asked: Sequence[tuple[Slot, Want]]) -> Scored:
         """Has the target evaluate for each by itself: the fault of one ends none of the others."""
-        rows, left = [], []
-        for want, slot in zip(list(wants), list(slots), strict=True):
-            if found := self.score("target", [want], [slot]):
-                rows.append(found[0].copy())
-                left.append((want, slot))
-        wants[:], slots[:] = [want for want, _ in left], [slot for _, slot in left]
-        return rows or None
+        left, rows = list[tuple[Slot, Want]](), list[Rows]()
+        for one in asked:
+            found = self.score("target", [one])
+            left += found.asked
+            rows += [row.copy() for row in found.rows]
+        return Scored(left, rows)
 
     def advance(self, slot: Slot, answer: Rows | None) -> Round | None:
         """Answers a stream's ask; returns the round that this ends, or None if it asks again."""
@@ -89,7 +99,7 @@ class ActiveStreams:
             slot.request.ask = item
 
     def _sent(self, slot: Slot, answer: Rows | None) -> Ask | Round | None:
-        """Returns what a stream says to an answer; None if it ends or fails."""
+        """Returns what a stream yields for an answer; None if it ends or fails."""
         try:
             return slot.request.stream.loop.send(answer)
         except StopIteration:

@@ -10,7 +10,8 @@ from edgespec.core.loop import Scorer
 from edgespec.core.pace.costs import Costs
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, ModelName, Round
-from edgespec.engine.engine import Engine, LoadedPair
+from edgespec.engine.engine import Engine
+from edgespec.engine.loaded_pair import LoadedPair
 
 ID = "alone"
 

@@ -92,7 +92,7 @@ class Drafting:
         slot.request.catching_up = True
         started = self._clock()
         end = want.tokens.size - lag + min(left, lag - 1)
-        self._active.score("draft", [Want(want.tokens[:end], (), 1, slot.seq, want.before)], [slot])
+        self._active.score("draft", [(slot, Want(want.tokens[:end], (), 1, slot.seq, want.before))])
         self._set_aside([slot], self._clock() - started)
 
     def _choose(self, wants: Mapping[Slot, tuple[Want, int]]) -> list[Slot]:
@@ -116,7 +116,7 @@ class Drafting:
         before, tried = draft.evaluated, draft.tried
         self._batch.together = len(slots)
         apart = self._read_apart(slots, wants)
-        rows = self._active.score("draft", [wants[slot][0] for slot in slots], slots)
+        rows = self._active.score("draft", [(slot, wants[slot][0]) for slot in slots]).rows
         readers, drawing = [], []
         for i, slot in enumerate(slots):
             self._active.advance(slot, rows[i] if rows else None)
@@ -157,7 +157,7 @@ class Drafting:
         if costs.seconds(2, self._batch.n_ctx) <= 2 * costs.seconds(1, self._batch.n_ctx):
             return 1
         first = want._replace(tokens=np.append(want.tokens, np.array(want.tail, np.int32))[:-1], tail=())
-        return 2 if self._active.score("draft", [first], slots) else 1
+        return 2 if self._active.score("draft", [(slots[0], first)]).rows else 1
 
     def _set_aside(self, readers: Sequence[Slot], seconds: float) -> None:
         """Excludes the seconds of reading from what the step is charged with."""

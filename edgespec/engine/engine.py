@@ -16,7 +16,6 @@ in the cache allows.
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,6 @@ from edgespec.core.loop import Scorer, Want
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.record import Trust
 from edgespec.core.request import Request
-from edgespec.core.stream import Stream
 from edgespec.core.values import (
     LONGEST_DRAFT,
     Ask,
@@ -39,60 +37,20 @@ from edgespec.core.values import (
 )
 from edgespec.engine.adapter_turns import AdapterTurns
 from edgespec.engine.lanes import Lanes
+from edgespec.engine.loaded_pair import LoadedPair
 from edgespec.engine.past_texts import PastTexts
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.prompt_files import PromptFiles
 from edgespec.engine.prompt_reader import PromptReader
-from edgespec.engine.slots import Cache, Running, Slot
+from edgespec.engine.slots import Running, Slot
 from edgespec.engine.step import Step
 from edgespec.errors import EngineError, NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore, Saved
-from edgespec.pairs.adapters import Scales
 
 AHEAD = LONGEST_DRAFT + 1  # tokens for which a new request should find room, beyond its own
 DISK_S = 0.02  # how long an idle engine waits for the disk at once
 STUCK = 64  # steps in a row in which nothing happens
 CHUNK = 512  # most tokens of a prompt that are read at once, as in a context
-
-
-class LoadedPair(Protocol):
-    """A loaded pair as the engine sees it; `engine.Pair` is one, tests have others."""
-
-    @property
-    def slots(self) -> int:
-        """Number of sequences in its contexts."""
-        ...
-
-    @property
-    def n_rows(self) -> int:
-        """Rows, and tokens of several sequences, that one evaluation of the target may have."""
-        ...
-
-    @property
-    def cells(self) -> int:
-        """Tokens that all sequences may hold together."""
-        ...
-
-    @property
-    def contexts(self) -> Mapping[ModelName, Cache]:
-        """The contexts of the target and, if there is one, the draft."""
-        ...
-
-    def costs(self) -> Costs:
-        """Returns what evaluations cost here."""
-        ...
-
-    def scales(self, request: Request) -> Scales:
-        """Returns the scale of each LoRA adapter for a request."""
-        ...
-
-    def adapt(self, scales: Scales) -> None:
-        """Has the target evaluate with adapters in these scales."""
-        ...
-
-    def stream(self, prompt: NDArray[np.int32], request: Request) -> Stream:
-        """Prepares a generation."""
-        ...
 
 
 class Engine:
@@ -130,7 +88,7 @@ class Engine:
             for seq in range(slots, pair.slots):
                 context.clear(seq)
         store = PrefixStore(cache_ram) if cache_ram else None
-        self._prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
+        self.prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
         self._past = past
         self._queue: deque[Running] = deque()
         self._longest_queue, self._chunk, self._clock = queue, chunk, clock
@@ -213,7 +171,7 @@ class Engine:
             self._admit(events)
         running = self._running()
         if self._queue and not running:
-            self._prefixes.wait(DISK_S)
+            self.prefixes.wait(DISK_S)
         self.in_slots = len(running)
         self._keep_cells(len(running) + len(self._queue) > 1)
         running = self._lanes.taking_part(running)
@@ -231,7 +189,7 @@ class Engine:
             for slot in [*ready, *(slot for slot, _ in joining)]:
                 slot.request.served = self._steps
             trust = self._trust[1 << (len(ready) - 1).bit_length()]
-            step = Step(ready, self._contexts, self._costs, self._clock, self._prefixes, trust, self._scorers)
+            step = Step(ready, self._contexts, self._costs, self._clock, self.prefixes, trust, self._scorers)
             step.speculate(self._pair.n_rows, left, joining)
             if reading:
                 self._reader.note(*step.verified)
@@ -247,7 +205,7 @@ class Engine:
 
     def tidy(self) -> bool:
         """Does work that saves later requests time, while nobody waits; False if nothing is left to do."""
-        return self.idle and self._prefixes.tidy()
+        return self.idle and self.prefixes.tidy()
 
     @property
     def n_slots(self) -> int:
@@ -275,17 +233,17 @@ class Engine:
 
         Raises NoRoomError.
         """
-        return self._prefixes.fill(self._slots[slot], saved)
+        return self.prefixes.fill(self._slots[slot], saved)
 
     def write_down(self) -> bool:
         """Has the next piece of an idle text written to disk; False if all are there."""
-        return self._prefixes.write_some()
+        return self.prefixes.write_some()
 
     def _tell(self, step: Step, events: list[EngineEvent]) -> None:
         """Reports what a step brought; finished requests leave."""
         ended = []
         for slot, round_ in step.rounds:
-            events.append(Emitted(slot.request.id, self._lanes.timed(slot, round_)))
+            events.append(Emitted(slot.request.id, round_, (), self._lanes.charge(slot)))
             slot.request.written += round_.tokens
             if round_.finish:
                 ended.append(slot)
@@ -320,16 +278,16 @@ class Engine:
             if all(slot.running for slot in self._slots) or not self._fits(running):
                 return
             prompt, fresh = (running.ask.tokens, running.adapters), running.wanted.fresh
-            if not fresh and (self._prefixes.is_being_read(*prompt) or self._prefixes.is_coming(running)):
+            if not fresh and (self.prefixes.is_being_read(*prompt) or self.prefixes.is_coming(running)):
                 continue
             self._queue.remove(running)
             if fresh:
-                slot, cached, origin = self._prefixes.place_fresh(*prompt)
+                slot, cached, origin = self.prefixes.place_fresh(*prompt)
             else:
-                slot, cached, origin = self._prefixes.place(*prompt, running.fetch, running.wanted.slot)
+                slot, cached, origin = self.prefixes.place(*prompt, running.fetch, running.wanted.slot)
                 running.fetch = None
             if not fresh and running.adapters == self._own_scales:
-                self._prefixes.expect(slot, running.borders)
+                self.prefixes.expect(slot, running.borders)
             slot.lend(running)
             if not running.reported:
                 running.reported = True
@@ -388,7 +346,7 @@ class Engine:
 
     def _show(self, slot: Slot, want: Want, events: list[EngineEvent]) -> None:
         """Has the target read a chunk of a prompt, by itself."""
-        step = Step([slot], self._contexts, self._costs, self._clock, self._prefixes)
+        step = Step([slot], self._contexts, self._costs, self._clock, self.prefixes)
         n, began = self._contexts["target"].missing(want), self._clock()
         slot.request.served = self._steps
         step.read(slot, want)

@@ -6,7 +6,6 @@ without a lane takes part in every step.
 
 from collections.abc import Callable
 
-from edgespec.core.values import Round
 from edgespec.engine.slots import Slot
 
 BLOCK = 4  # rounds of a turn
@@ -46,12 +45,12 @@ class Lanes:
         self._in_a_row = self._in_a_row + 1 if chosen == self._lane else 1
         self._lane, self._left = chosen, BLOCK
 
-    def timed(self, slot: Slot, round_: Round) -> Round:
-        """Charges a lane with its round, and adds the seconds to that."""
+    def charge(self, slot: Slot) -> float:
+        """Charges a lane with its round; returns the seconds that it took, 0 without a lane."""
         lane, now = slot.request.wanted.lane, self._clock()
         if not lane or self._since is None:
-            return round_
+            return 0.0
         seconds, self._since = now - self._since, now
         self._spent[lane] += seconds
         self._left -= 1
-        return round_._replace(seconds=seconds)
+        return seconds

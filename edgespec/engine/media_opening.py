@@ -5,7 +5,7 @@ from pathlib import Path
 
 from edgespec.engine.media_reader import SHIPPED_EYE, MediaReader
 from edgespec.errors import ModelUnsupportedError
-from edgespec.llama.model import mtmd_cpp
+from edgespec.llama.projector import mtmd_cpp
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import reads_media

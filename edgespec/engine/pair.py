@@ -17,6 +17,7 @@ from edgespec.core.attachment import Attachment, Mixed
 from edgespec.core.loop import Scorer
 from edgespec.core.pace.costs import Costs, unmeasured
 from edgespec.core.request import Request
+from edgespec.core.stream import Stream
 from edgespec.core.values import LONGEST_DRAFT, ModelName, Round
 from edgespec.engine.alone import alone
 from edgespec.engine.draft_placement import DraftPlacement
@@ -40,7 +41,7 @@ from edgespec.system.other_programs import Others
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 
 
-class Pair(StreamMaker):
+class Pair:
     """A target and, if there is one, its draft. Use it in a `with`, or close it.
 
     `generate` makes one text at a time; `stream` prepares one for an `Engine` with several. Raises
@@ -78,18 +79,15 @@ class Pair(StreamMaker):
             if known is None:
                 loaded, settings = place.choose(opened, loaded, settings, self.translation)
             self.settings, self.draft = settings, loaded.draft
-            self._target_context, guessing = loaded.target_context, loaded.draft_context
+            self.target_context, guessing = loaded.target_context, loaded.draft_context
             if self.media:
-                self._target_context.media = self.media.by_cell
+                self.target_context.media = self.media.by_cell
             elsewhere = (settings.rpc, settings.tensor_split, settings.n_gpu_layers) if settings.rpc else ()
-            self._known_in = costs_path(self._target_context, guessing, elsewhere)
-            super().__init__(
-                loaded.target,
-                self._target_context.n_ctx,
-                guessing,
-                head if guessing else None,
-                load(self._known_in),
-            )
+            self.known_in = costs_path(self.target_context, guessing, elsewhere)
+            self.target, self.n_ctx = loaded.target, self.target_context.n_ctx
+            self.head, self.draft_context = head if guessing else None, guessing
+            self.known = load(self.known_in)  # what is learned of it
+            self.streams = StreamMaker(self.target, self.n_ctx, guessing, self.head, self.known)
             self._opened = opened.pop_all()
         self._costs_checked = False
         self._second_look: SecondLook | None = None
@@ -103,7 +101,7 @@ class Pair(StreamMaker):
     def close(self) -> None:
         """Saves what was learned of the pair, and frees models and caches."""
         if self.settings.remember:
-            save(self._known_in, self._known)
+            save(self.known_in, self.known)
         self._opened.close()
 
     @property
@@ -134,7 +132,7 @@ class Pair(StreamMaker):
     @property
     def cells(self) -> int:
         """Tokens that all sequences may hold together."""
-        return self._target_context.settings.cells or self.n_ctx * self.slots
+        return self.target_context.settings.cells or self.n_ctx * self.slots
 
     @property
     def slots(self) -> int:
@@ -143,34 +141,34 @@ class Pair(StreamMaker):
 
     def busy(self) -> tuple[float, float]:
         """Returns the seconds spent so far inside llama.cpp: (draft, target)."""
-        draft = self._draft_context.seconds if self._draft_context else 0.0
-        return draft, self._target_context.seconds
+        draft = self.draft_context.seconds if self.draft_context else 0.0
+        return draft, self.target_context.seconds
 
     @property
     def decodes(self) -> int:
         """Evaluations of the target so far."""
-        return self._target_context.calls
+        return self.target_context.calls
 
     def costs(self) -> Costs:
         """Returns what evaluations cost here: stored figures if they hold, else measured in a second."""
-        contexts = self._target_context, self._draft_context
+        contexts = self.target_context, self.draft_context
         if not self._costs_checked:
             try:
-                if self._known.costs is None or not believable(self._known.costs, *contexts):
-                    self._known.costs = measure_costs(*contexts)
+                if self.known.costs is None or not believable(self.known.costs, *contexts):
+                    self.known.costs = measure_costs(*contexts)
                 else:
-                    time_again(self._known.costs, *contexts)
+                    time_again(self.known.costs, *contexts)
             except EngineError:  # if it was the target, it fails again; else guessing may end, not loading
-                self._known.costs = measure_costs(*contexts, draft_fails=True)
+                self.known.costs = measure_costs(*contexts, draft_fails=True)
             self._costs_checked = True
-            save(self._known_in, self._known)
-        assert self._known.costs is not None
-        return self._known.costs
+            save(self.known_in, self.known)
+        assert self.known.costs is not None
+        return self.known.costs
 
     def look_again(self) -> bool:
         """Times one size again, while nobody waits; False if there is nothing left to time."""
         if self._second_look is None:
-            self._second_look = SecondLook(self._target_context, self.costs(), Others(children=False).cores)
+            self._second_look = SecondLook(self.target_context, self.costs(), Others(children=False).cores)
         try:
             return self._second_look.take()
         except EngineError:  # nobody waits for it
@@ -179,9 +177,9 @@ class Pair(StreamMaker):
     @property
     def contexts(self) -> dict[ModelName, DraftContext]:
         """The contexts of the target and, if there is one, the draft."""
-        contexts: dict[ModelName, DraftContext] = {"target": self._target_context}
-        if self._draft_context:
-            contexts["draft"] = self._draft_context
+        contexts: dict[ModelName, DraftContext] = {"target": self.target_context}
+        if self.draft_context:
+            contexts["draft"] = self.draft_context
         return contexts
 
     def forget(self) -> None:
@@ -192,7 +190,7 @@ class Pair(StreamMaker):
         for context in self.contexts.values():
             for seq in range(self.slots):
                 context.clear(seq)
-        self._guessers = {}
+        self.streams.forget()
 
     def scales(self, request: Request) -> Scales:
         """Returns the scale of each LoRA adapter for a request. Raises SettingError for another number."""
@@ -200,15 +198,15 @@ class Pair(StreamMaker):
 
     def adapt(self, scales: Scales) -> None:
         """Has the target evaluate with adapters in these scales; what it holds stays as it was read."""
-        self._target_context.adapt(scales)
+        self.target_context.adapt(scales)
 
     def _adapt(self, request: Request) -> None:
         """Has the target evaluate with the adapters of a request; what it read with others is forgotten."""
         scales = self.scales(request)
-        if scales != self._target_context.adapters:
+        if scales != self.target_context.adapters:
             self.adapt(scales)
             for seq in range(self.slots):
-                self._target_context.clear(seq)
+                self.target_context.clear(seq)
 
     def prompt_tokens(self, text: str, *, special: bool = False) -> NDArray[np.int32]:
         """Returns the tokens of a text: (n,) int32. special: control tokens spelt out in it count as such."""
@@ -249,6 +247,10 @@ class Pair(StreamMaker):
         text = chat.render(template, messages, bos=bos, eos=self.target.eos_text)
         add_bos = not (bos and text.startswith(bos))  # most templates write the start token themselves
         return self.mixed_tokens(mixed(text, attached), add_bos=add_bos)
+
+    def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
+        """Prepares a generation for an engine. Raises PromptTooLongError or SettingError."""
+        return self.streams.stream(prompt, request)
 
     def generate(
         self,

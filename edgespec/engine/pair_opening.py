@@ -99,4 +99,5 @@ def about(pair: Pair) -> Loaded:
         beyond_trained=pair.beyond_trained or "",
         reads=pair.reads,
         no_media=pair.no_media,
+        byte_identical=pair.settings.byte_identical,
     )

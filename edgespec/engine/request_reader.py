@@ -182,7 +182,7 @@ class RequestReader:
     def _listen(self) -> None:
         try:
             while (message := receive(self._pipe)) is not None:
-                self._take(message)
+                self.take(message)
             self.items.put(None)  # the owner is gone
             time.sleep(LAST_STEP_S)
             os._exit(0)
@@ -192,7 +192,8 @@ class RequestReader:
             sys.stderr.flush()
             os._exit(DEAF)
 
-    def _take(self, message: object) -> None:
+    def take(self, message: object) -> None:
+        """Takes a message from the pipe: answers it, or reads its prompt, in a thread if that takes time."""
         if isinstance(message, Ping):
             began = self.step_began
             self._outbox.send(Pong(message.number, 0.0 if began is None else time.monotonic() - began))
@@ -222,7 +223,7 @@ class RequestReader:
     def is_prepared(self, message: Submit) -> bool:
         """True if all that a vocabulary needs once for this request is there already."""
         assert self.pair
-        return self.pair.is_prepared(message.request)
+        return self.pair.streams.is_prepared(message.request)
 
     def _make_ready(self, message: Heavy) -> None:
         """Passes a request on; whatever is wrong with it, only this request is refused."""
@@ -249,7 +250,7 @@ class RequestReader:
             piece = self.pair.target.piece
             return Spelt(message.id, tuple(piece(token, special=True) for token in message.tokens))
         if isinstance(message, Submit):
-            self.pair.prepare(message.request)
+            self.pair.streams.prepare(message.request)
             tokens, media = self._read(message)
             return Ready(message, tokens, media, borders_of(message, tokens, self.pair.target))
         tokens, _ = self._read(message)

@@ -15,6 +15,7 @@ from edgespec.engine.active_streams import ActiveStreams
 from edgespec.engine.drafting import Drafting
 from edgespec.engine.prefixes import Prefixes
 from edgespec.engine.slots import Cache, Slot
+from edgespec.errors import EdgeSpecError
 
 
 class Step:
@@ -42,7 +43,6 @@ class Step:
         self.verified = 0, 0.0
         self._scorers: Mapping[ModelName, Scorer] = scorers or contexts
         self._active = ActiveStreams(slots, self._scorers, prefixes)
-        self.failures, self.suspended = self._active.failures, self._active.suspended
         self._contexts, self._costs, self._clock = contexts, costs, clock
         self._trust = trust or Trust()
         self._prompts: set[int] = set()  # slots whose prompt is evaluated with this step
@@ -51,14 +51,24 @@ class Step:
         self._entering = 0.0  # seconds before anything was drafted
         self._aside = 0.0  # seconds that no round is charged with
 
+    @property
+    def failures(self) -> Sequence[tuple[Slot, EdgeSpecError]]:
+        """Those that ended by an error."""
+        return self._active.failures
+
+    @property
+    def suspended(self) -> Sequence[Slot]:
+        """Those that wait for cells."""
+        return self._active.suspended
+
     def read(self, slot: Slot, want: Want) -> None:
         """Has the target read a chunk of a prompt; its last chunk brings a round."""
         whole = want.tokens.size + len(want.tail) == slot.request.ask.tokens.size + len(slot.request.ask.tail)
         if whole:
             self._enter(0)
-        rows = self._active.score("target", [want], [slot])
-        if rows and whole and slot.request.ask.model == "target":
-            self._end([slot], rows)
+        scored = self._active.score("target", [(slot, want)])
+        if scored.rows and whole and slot.request.ask.model == "target":
+            self._end([slot], scored.rows)
             for _, round_ in self.rounds:
                 slot.request.pace.observe(round_, 0.0)
 
@@ -109,20 +119,20 @@ class Step:
             return
         target, started = self._contexts["target"], self._clock()
         before, tried = target.evaluated, target.tried
-        slots = [*self._active.slots, *(slot for slot, _ in self._joining)]
-        wants = [slot.want(batch.guesses[slot.seq]) for slot in self._active.slots]
-        wants += [want for _, want in self._joining]
+        asked = [(slot, slot.want(batch.guesses[slot.seq])) for slot in self._active.slots]
         if filling := batch.filling():
-            wants[0] = wants[0]._replace(filling=filling)
-        rows = self._active.score("target", wants, slots)
-        if rows is None:
+            asked[0] = asked[0][0], asked[0][1]._replace(filling=filling)
+        scored = self._active.score("target", [*asked, *self._joining])
+        if not scored.rows:
             return
+        slots = [slot for slot, _ in scored.asked]
         self.verified = target.evaluated - before, self._clock() - started
         n = len(self._active.slots)  # first, and as many rows: who joins is asked nothing
-        self._end(slots[:n], rows[:n])
+        self._end(slots[:n], scored.rows[:n])
         if batch.weighed and not self._joining:
             self._aside += (tried := target.tried - tried)
             seconds = self._clock() - started - tried + self._entering
+            wants = [want for _, want in scored.asked]
             self._learn(batch, slots, wants, target.evaluated - before, seconds, filling)
 
     def _allot(self, batch: BatchPlan) -> None:

@@ -15,7 +15,7 @@ from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.demanded import DemandedText
 from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.free import free_guessers
-from edgespec.core.drafters.history import History, TextPool
+from edgespec.core.drafters.history import LONG, History, TextPool
 from edgespec.core.loop import Limits, Loop, generate
 from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.pace import FixedLength, Pace
@@ -54,13 +54,17 @@ class StreamMaker:
         self, target: Model, n_ctx: int, draft: DraftContext | None, head: Head | None, known: Knowledge
     ) -> None:
         """n_ctx: limit of prompt and output together, in tokens. known: what is learned of the pair."""
-        self.target, self.n_ctx, self.head = target, n_ctx, head
+        self._target, self._n_ctx, self._head = target, n_ctx, head
         self._draft_context, self._known = draft, known
         self._end_tokens = target.end_tokens  # asked of llama.cpp now, not before the first token
         self._guessers: dict[bool, list[Guesser]] = {}  # free ones, by whether a grammar masks the text
         self._pools: OrderedDict[str, TextPool] = OrderedDict()  # by owner
         self._breakers = Breakers(self._every_piece, self._usual)
         self.matchers = Matchers(self._pieces, self._end_tokens, target.n_vocab)
+
+    def forget(self) -> None:
+        """Forgets what free guessers have seen."""
+        self._guessers = {}
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
         """Prepares a generation for an engine. Raises PromptTooLongError or SettingError."""
@@ -69,8 +73,8 @@ class StreamMaker:
 
     def _pieces(self, shown: frozenset[int]) -> list[bytes]:
         """Returns the text of every token; tokens that are not text have theirs after CONTROL."""
-        piece, every = self._spelling(shown), range(self.target.n_vocab)
-        named = partial(self.target.piece, special=True)
+        piece, every = self._spelling(shown), range(self._target.n_vocab)
+        named = partial(self._target.piece, special=True)
         return [piece(i) or (CONTROL + name if (name := named(i)) else b"") for i in every]
 
     def prepare(self, request: Request) -> None:
@@ -97,7 +101,7 @@ class StreamMaker:
 
     def _every_piece(self) -> list[bytes]:
         """Returns the text of every token, control tokens included."""
-        return [self.target.piece(token, special=True) for token in range(self.target.n_vocab)]
+        return [self._target.piece(token, special=True) for token in range(self._target.n_vocab)]
 
     def _masks(self, request: Request, start: int) -> Masks | None:
         """Returns the masks of a text after a prompt of so many tokens, if a grammar is asked for."""
@@ -117,13 +121,13 @@ class StreamMaker:
         """Returns the penalties of DRY, with the breakers as this vocabulary spells them."""
         if not sampling.repeats_dry:
             return Repetition(sampling)
-        return Repetition(sampling, self._breakers.tails(sampling.dry_sequence_breakers), self.n_ctx)
+        return Repetition(sampling, self._breakers.tails(sampling.dry_sequence_breakers), self._n_ctx)
 
     def _free(self, request: Request, known: Experience) -> list[Guesser]:
         """Returns the free guessers of a text: they share tables, and have the odds of its kind."""
         masked = request.governed  # text under a grammar has other tables
         if masked not in self._guessers:
-            self._guessers[masked] = free_guessers(self.target.n_vocab)
+            self._guessers[masked] = free_guessers(self._target.n_vocab)
         texts = [
             guesser.of(self._pool(request.owner)) if isinstance(guesser, History) else guesser.for_text()
             for guesser in self._guessers[masked]
@@ -138,21 +142,27 @@ class StreamMaker:
             self._pools.popitem(last=False)
         return pool
 
+    def remember(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        """Has a text make guesses where no API keys separate users; passes over one of another vocabulary."""
+        tokens = np.array([*prompt[-LONG:], *answer], np.int64)
+        if tokens.max(initial=-1) < self._target.n_vocab:
+            self._pool("").add(tokens.astype(np.int32), len(answer), answer)
+
     def spelling(self, shown: tuple[str, ...]) -> Callable[[int], bytes]:
         """Returns a function for the bytes of a token; of the control tokens, only those `shown` have any."""
         return self._spelling(self._tokens_of(shown))
 
     def piece(self, token: int) -> bytes:
         """Returns the bytes of a token, of control tokens as well."""
-        return self.target.piece(token, special=True)
+        return self._target.piece(token, special=True)
 
     def _spelling(self, shown: frozenset[int]) -> Callable[[int], bytes]:
-        piece = self.target.piece
+        piece = self._target.piece
         return (lambda token: piece(token, special=token in shown)) if shown else piece
 
     def _tokens_of(self, shown: tuple[str, ...]) -> frozenset[int]:
         """Returns the tokens with these texts; texts that are no single token are shown anyway."""
-        tokenize = self.target.tokenize
+        tokenize = self._target.tokenize
         found = (tokenize(text.encode("utf-8", "replace"), special=True, add_bos=False) for text in shown)
         return frozenset(tokens.item(0) for tokens in found if tokens.size == 1)
 
@@ -171,7 +181,7 @@ class StreamMaker:
         known = self._known.at(request.kind)
         request = replace(request, sampling=self._sampling(request))
         masks = self._masks(request, len(prompt))
-        sampler = Sampler(request.sampling, self.target.n_vocab, masks, self._repetition(request.sampling))
+        sampler = Sampler(request.sampling, self._target.n_vocab, masks, self._repetition(request.sampling))
         guessers = self._free(request, known)
         if masks:
             guessers.append(known.take_up(DemandedText(masks, self._usual)))
@@ -181,15 +191,15 @@ class StreamMaker:
             drafter=self._drafter(
                 request, known, guessers, sampler, pace, media=int(np.min(prompt, initial=0)) < 0
             ),
-            rule=_rule(request),
+            rule=rule_of(request),
             text=text,
-            limits=Limits(request.max_tokens, self.n_ctx, self._end_tokens),
+            limits=Limits(request.max_tokens, self._n_ctx, self._end_tokens),
             scoring=request.scoring,
         )
 
     def _sampling(self, request: Request) -> Sampling:
         """Returns the sampling with all that depends on the pair."""
-        sampling = request.sampling.in_context(self.n_ctx)
+        sampling = request.sampling.in_context(self._n_ctx)
         if not request.ignore_eos:
             return sampling
         never = dict.fromkeys(self._end_tokens, -math.inf)
@@ -202,7 +212,7 @@ class StreamMaker:
 
     def _usual(self, text: bytes) -> list[int]:
         """Returns the tokens that a text is usually written with."""
-        tokens: list[int] = self.target.tokenize(text, special=False, add_bos=False).tolist()
+        tokens: list[int] = self._target.tokenize(text, special=False, add_bos=False).tolist()
         return tokens
 
     def _drafter(
@@ -229,13 +239,13 @@ class StreamMaker:
         model = DraftModel(
             self.draft_sampler(request.sampling, masks, sampler.repetition),
             n_ctx=self._draft_context.n_ctx,
-            n_vocab=known_ids if known_ids < self.target.n_vocab else None,
-            longest=self.head.longest if self.head and self.head.longest else LONGEST_DRAFT,
+            n_vocab=known_ids if known_ids < self._target.n_vocab else None,
+            longest=self._head.longest if self._head and self._head.longest else LONGEST_DRAFT,
             odds=known.model,
             places=known.places,
             temperature=known.temperature,
             spelt=self._translated.spelt if self._translated else None,
-            media="" if not media else "not crossed" if self.head else "left out",
+            media="" if not media else "not crossed" if self._head else "left out",
         )
         return Competition(guessers, model, masks, looks=pace.looks, drafts=pace.drafts)
 
@@ -250,7 +260,7 @@ class StreamMaker:
         assert self._draft_context
         if self._translated:
             return TranslatedSampler(self._translated.shared, sampling, masks, repetition)
-        shared = min(self.target.n_vocab, self._draft_context.n_vocab)  # the rest is padding
+        shared = min(self._target.n_vocab, self._draft_context.n_vocab)  # the rest is padding
         return Sampler(_shared_bias(sampling, shared), shared, masks, repetition)
 
     def _check_drafter(self, request: Request) -> None:
@@ -258,9 +268,9 @@ class StreamMaker:
         if request.drafter == "model" and not self._draft_context:
             raise SettingError("the drafter is model, but no draft is loaded: name one with --draft")
         kinds = HEADS.get(request.drafter)
-        if kinds and (self.head is None or self.head.kind not in kinds):
+        if kinds and (self._head is None or self._head.kind not in kinds):
             raise SettingError(
-                f"the drafter is {request.drafter}, but {self.target.path.name} was loaded without "
+                f"the drafter is {request.drafter}, but {self._target.path.name} was loaded without "
                 f"{with_article(kinds[0])}: name its file with --draft, or leave --drafter out"
             )
 
@@ -270,7 +280,8 @@ def _shared_bias(sampling: Sampling, n_vocab: int) -> Sampling:
     return replace(sampling, logit_bias=bias)
 
 
-def _rule(request: Request) -> Rule:
+def rule_of(request: Request) -> Rule:
+    """Returns the rule by which a request's guesses are judged."""
     if request.seed is not None:
         return Coupled(request.seed, request.choice)
     judge = verify_block if request.rule == "block" else verify_tokens

@@ -1,15 +1,16 @@
-"""A target's texts for its user, kept for `edgespec distill` if the user wants it: token ids alone.
+"""A target's texts for its user, kept if the user wants it: token ids alone.
 
-Off unless asked for; in the data folder, readable by its owner alone, bounded in size: the oldest go first.
-A full disk or a closed folder does not stop an answer; its text is then not kept. docs/distill.md has the
-format, and `edgespec_train/kept_texts.py` reads it.
+They make guesses when the pair is loaded again, and `edgespec distill` trains on them. Off unless asked for;
+in the data folder, readable by its owner alone, bounded in size: the oldest go first. A full disk or a closed
+folder does not stop an answer; its text is then not kept. docs/distill.md has the format.
 """
 
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec_models.gguf.header import Header, read_file
@@ -27,6 +28,34 @@ def name_of(target: Path, header: Header) -> str:
 def parts_in(folder: Path) -> list[Path]:
     """Returns the files of one model's texts, the oldest first."""
     return sorted(folder.glob("[0-9]" * 8 + ".jsonl"))
+
+
+@dataclass(frozen=True, slots=True)
+class KeptText:
+    """One prompt and the target's answer, as tokens."""
+
+    prompt: tuple[int, ...]
+    answer: tuple[int, ...]
+    temperature: float
+
+
+def read(folder: Path) -> Iterator[list[KeptText]]:
+    """Yields the texts of each file, the oldest first; skips damaged lines and files that cannot be read."""
+    for part in parts_in(folder):
+        with suppress(OSError):
+            yield [text for line in part.read_bytes().splitlines() if (text := _text(line))]
+
+
+def _text(line: bytes) -> KeptText | None:
+    try:
+        entry = json.loads(line)
+        answer = entry["answer"] if "answer" in entry else entry["said"]  # its name in files up to 0.1
+        prompt, answer = tuple(map(int, entry["prompt"])), tuple(map(int, answer))
+        temperature = float(entry["temperature"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+    whole = bool(prompt and answer) and min(prompt + answer) >= 0 and max(prompt + answer) < 2**31
+    return KeptText(prompt, answer, temperature) if whole else None
 
 
 class TextLog:

@@ -38,7 +38,7 @@ from edgespec.engine.past_texts import PastTexts
 from edgespec.engine.request_reader import Ready, RequestReader, SlotRead, refused
 from edgespec.engine.slot_actions import SlotActions
 from edgespec.engine.state_keys import state_keys
-from edgespec.engine.text_log import TextLog, text_log_of
+from edgespec.engine.text_log import TextLog, read, text_log_of
 from edgespec.engine.trials import Trials
 from edgespec.errors import EdgeSpecError
 from edgespec.llama import remote
@@ -78,6 +78,7 @@ class Worker:
     ) -> None:
         """text_log: keeps the texts, if wanted."""
         self._text_log = text_log
+        self._older = read(text_log.folder) if text_log else iter(())  # read while there is nothing to do
         self._pair, self._engine, self._reader, self._outbox = pair, engine, reader, outbox
         self._pieces: dict[str, _TokenTexts] = {}  # of those that want them
         self._speaking: set[str] = set()  # requests whose first round was sent
@@ -98,11 +99,13 @@ class Worker:
                     item = self._reader.items.get(wait, timeout=0.5 if wait else None)
                     if item is None:
                         return
-                    self._take(item)
+                    self.take(item)
             except queue.Empty:
                 if self._engine.idle:
                     remote.end_if_lost(self._pair.settings.rpc)
                 idle = self._engine.idle and not self._reader.own_work  # no picture is being encoded, either
+                for text in next(self._older, ()) if idle else ():
+                    self._pair.streams.remember(text.prompt, text.answer)
                 if idle and self._used and not self._engine.tidy():
                     self._pair.look_again()
             if not self._engine.idle:
@@ -114,9 +117,10 @@ class Worker:
                 self._reader.step_began = None
                 self._decodes += self._pair.decodes - calls
                 self._in_slots += (self._pair.decodes - calls) * self._engine.in_slots
-                self._tell(began, events)
+                self.report(began, events)
 
-    def _take(self, item: Ready | Cancel | SlotAction | SlotRead) -> None:
+    def take(self, item: Ready | Cancel | SlotAction | SlotRead) -> None:
+        """Does what the web process asks for, as the reader hands it over."""
         if isinstance(item, SlotAction):
             self._actions.take(item, self._reader.items.put)
             return
@@ -153,13 +157,14 @@ class Worker:
         if item.media:
             self._media[message.id] = item.media
         if message.pieces:
-            self._pieces[message.id] = _TokenTexts(self._pair.spelling(message.request.shown))
+            self._pieces[message.id] = _TokenTexts(self._pair.streams.spelling(message.request.shown))
         plain = not (message.request.governed or message.request.ignore_eos or item.media)
         if self._text_log and plain:
             self._text_log.begin(message.id, item.tokens.tolist(), message.request.sampling.temperature)
         self._outbox.send(Accepted(message.id, len(item.tokens)))
 
-    def _tell(self, began: float, events: Iterable[EngineEvent]) -> None:
+    def report(self, began: float, events: Iterable[EngineEvent]) -> None:
+        """Sends what a step brought."""
         messages: list[Started | PromptProgress | Emitted | Refused] = []
         for event in events:
             if isinstance(event, Failed):
@@ -204,7 +209,7 @@ class Worker:
             self._media.pop(id, None)
         spelt = self._pieces.pop(id, None) if round_.finish else self._pieces.get(id)
         pieces = tuple(map(spelt.of, round_.tokens)) if spelt else ()
-        return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces)
+        return Emitted(id, self._spelt(round_) if round_.scores else round_, pieces, emitted.seconds)
 
     def _forget(self, id: str) -> None:
         """Forgets a request that will not be answered to its end."""
@@ -261,11 +266,11 @@ def main() -> int:
     except EdgeSpecError as error:
         outbox.send(LoadFailed(str(error), error.exit_code))
         return error.exit_code
-    with pair, Trials(pair.control_pieces) as trials:
-        pair.matchers.lark = trials.lark
+    with pair, Trials(pair.streams.control_pieces) as trials:
+        pair.streams.matchers.lark = trials.lark
         reader.pair = pair
         ram, files = cache_ram(load.settings), prompt_files(pair)
-        reader.past = past = PastTexts(pair.piece)
+        reader.past = past = PastTexts(pair.streams.piece)
         engine = Engine(pair, slots=pair.slots, queue=load.queue, cache_ram=ram, files=files, past=past)
         most = load.settings.keep_texts
         text_log = text_log_of(config.data_folder(), pair.target.path, most) if most else None

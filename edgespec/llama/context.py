@@ -47,8 +47,9 @@ from edgespec.llama.checkpoints import Checkpoints
 from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import Switch, Tap
+from edgespec.llama.log import complaints, last_complaint
 from edgespec.llama.medium import Medium, check_known, medium_at
-from edgespec.llama.model import Model, complaints, last_complaint
+from edgespec.llama.model import Model
 from edgespec.llama.saved import Saved, same_beginning
 from edgespec.llama.settings import ContextSettings, has_parts, keeps_order, new_context, sequences
 from edgespec.llama.state_parts import StateParts

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from edgespec.errors import EngineError, ModelUnsupportedError, NoRoomError, SettingError
 from edgespec.llama.batch import Batch
-from edgespec.llama.model import Model, last_complaint
+from edgespec.llama.log import last_complaint
+from edgespec.llama.model import Model
 from edgespec.system.cores import threads_wanted
 
 LONGEST = 2048  # tokens of one text: attention without order needs all of it in one evaluation

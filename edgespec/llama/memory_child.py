@@ -26,9 +26,10 @@ from edgespec.llama.heads.head_settings import (
     row_width,
 )
 from edgespec.llama.heads.hidden_rows import rows_kept
+from edgespec.llama.log import listening
 from edgespec.llama.memory_question import Question
-from edgespec.llama.model import Model, listening, mtmd_cpp
-from edgespec.llama.projector import loaded
+from edgespec.llama.model import Model
+from edgespec.llama.projector import loaded, mtmd_cpp
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec.pairs.placement import Rule, place_of
 from edgespec.system.json_child import answer_questions

@@ -1,7 +1,6 @@
 """llama.cpp from Python: models; `context.py` has the contexts.
 
-llama.cpp aborts the process on a wrong argument, so every value is checked here first; and
-it prints to the terminal, so its log goes to a short memory of last lines, quoted in error messages.
+llama.cpp aborts the process on a wrong argument, so every value is checked here first.
 """
 
 from __future__ import annotations
@@ -9,17 +8,12 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-import sys
-import threading
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-
-os.environ.setdefault("GGML_NO_BACKTRACE", "1")  # else an abort spawns a debugger and hangs
 
 import llama_cpp as C
 import numpy as np
@@ -27,99 +21,29 @@ from numpy.typing import NDArray
 
 from edgespec.core.fill_tokens import FillTokens
 from edgespec.errors import (
-    DeviceFullError,
     EngineError,
     ModelFileError,
     ModelUnsupportedError,
     PairMismatchError,
     SettingError,
 )
+from edgespec.llama.deep_stack import on_a_deep_stack
 from edgespec.llama.ggml import local_devices
+from edgespec.llama.log import complaints, last_complaint, listening, refuse_full_device
 from edgespec.llama.tensor_rules import tensor_rules
 from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.metadata_override import MetadataOverride
 from edgespec.pairs.placement import Rule
-from edgespec.system.builds import REBUILD
-from edgespec.system.isolate import NO_MEMORY
 from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
 
-complaints: deque[str] = deque(maxlen=40)  # llama.cpp's last warnings and errors, newest at the end
-_listeners: list[list[str]] = []
-WARNING, CONTINUES = 3, 5  # levels of its messages
-_level = 0  # of the last message that continued none
 _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
 _ABOUT_PATTERN = re.compile("regex|expression")  # what std::regex_error says
 PROCESSOR = "CPU"  # the device, as llama.cpp names it
 LONG_TEXT = 1000  # bytes; longer texts are tokenized on a deep stack
-_stack_size = threading.Lock()  # held to change that of later threads
 
-
-@C.llama_log_callback  # type: ignore[untyped-decorator,unused-ignore]
-def _keep_log(level: int, text: bytes, _user_data: object) -> None:
-    global _level
-    line = text.decode("utf-8", "replace").rstrip("\n")
-    _level = _level if level == CONTINUES else level
-    for log in (complaints, *_listeners) if _level >= WARNING else _listeners:
-        if level == CONTINUES and log:
-            log[-1] += line
-        elif line.strip(" ."):
-            log.append(line)
-    if os.environ.get("EDGESPEC_LOG"):
-        sys.stderr.write(text.decode("utf-8", "replace"))
-
-
-def take_log(mtmd: Any = None) -> None:
-    """Redirects llama.cpp's log here, and that of `mtmd_cpp`, also if something else has taken it."""
-    C.llama_log_set(_keep_log, ctypes.c_void_p(0))
-    if mtmd:
-        mtmd.mtmd_helper_log_set(_keep_log, ctypes.c_void_p(0))
-
-
-def mtmd_cpp() -> Any:
-    """Returns llama-cpp-python's module that reads pictures and sounds. Raises ModelUnsupportedError."""
-    try:
-        from llama_cpp import mtmd_cpp
-    except (ImportError, OSError, AttributeError, FileNotFoundError, RuntimeError):
-        raise ModelUnsupportedError(
-            f"this build of llama.cpp reads no pictures: build it whole, as {REBUILD} says"
-        ) from None
-    return mtmd_cpp
-
-
-take_log()
-C.llama_backend_init()
 
 _TOKENISERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
-
-
-@contextmanager
-def listening() -> Iterator[list[str]]:
-    """Collects what llama.cpp logs inside the `with` in a list."""
-    lines: list[str] = []
-    _listeners.append(lines)
-    try:
-        yield lines
-    finally:
-        _listeners[:] = [log for log in _listeners if log is not lines]
-
-
-def refuse_full_device(lines: Iterable[str], name: str) -> None:
-    """Raises DeviceFullError if llama.cpp reported that memory was refused. lines: its lines."""
-    if line := next((line.strip() for line in lines if NO_MEMORY.search(line)), ""):
-        raise DeviceFullError(
-            f"a device has too little memory for {name} ({line}): put fewer layers on the graphics card with "
-            "--gpu-layers, or ask for a shorter --ctx"
-        )
-
-
-def last_complaint() -> str:
-    """Returns llama.cpp's last words about a failure, for an error message.
-
-    `complaints` is cleared before whatever may fail: older words are about something else.
-    """
-    wrong = [line for line in complaints if "error" in line.lower() or "fail" in line.lower()]
-    return (wrong[0] if wrong else complaints[-1] if complaints else "it gave no reason").strip()
 
 
 class Model:
@@ -376,7 +300,7 @@ class Model:
         if len(text) > 2**30:
             raise SettingError(f"the text has {len(text):,} bytes: at most 1 GiB can be turned into tokens")
         if len(text) > LONG_TEXT:
-            return _on_a_deep_stack(lambda: self._tokenize(text, special, add_bos, add_end), len(text))
+            return on_a_deep_stack(lambda: self._tokenize(text, special, add_bos, add_end), len(text))
         return self._tokenize(text, special, add_bos, add_end)
 
     def _tokenize(self, text: bytes, special: bool, add_bos: bool, add_end: bool) -> NDArray[np.int32]:
@@ -462,28 +386,6 @@ def _may_repack() -> bool:
     if not found.sound:
         raise EngineError(found.advice)
     return found.extra_buffers
-
-
-def _on_a_deep_stack(work: Callable[[], NDArray[np.int32]], n_bytes: int) -> NDArray[np.int32]:
-    """Runs `work` in a thread with room for llama.cpp's recursive regular expressions.
-
-    Some pre-tokenisers recurse once for every character of an unbroken run; 40,000 of them overflow the
-    usual 8 MB. If the system refuses so large a stack, the usual one has to do. The size holds for every
-    thread that starts then, so it is never made smaller, and by one thread at a time.
-    """
-    done: list[NDArray[np.int32]] = []
-    thread = threading.Thread(target=lambda: done.append(work()))
-    with _stack_size:
-        before = threading.stack_size()
-        try:
-            threading.stack_size(max(before, min(1024 * n_bytes + 2**20, 2**30)))
-            thread.start()
-        except (RuntimeError, ValueError):
-            return work()
-        finally:
-            threading.stack_size(before)
-    thread.join()
-    return done[0] if done else work()
 
 
 def _grown(call: Any) -> str:

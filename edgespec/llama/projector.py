@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from edgespec.core.sound import is_sound
 from edgespec.errors import EngineError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.llama.devices import cards
-from edgespec.llama.model import Model, complaints, last_complaint, listening, mtmd_cpp, take_log
+from edgespec.llama.log import complaints, last_complaint, listening, take_log
+from edgespec.llama.model import Model
+from edgespec.system.builds import REBUILD
 from edgespec.system.cores import threads_wanted
 from edgespec_models.fit.need import RAM, Parts
 
@@ -66,6 +68,17 @@ def _memory(log: Iterable[str]) -> dict[str, Parts]:
     for (_, device), size in reserved.items():
         found[device] = found.get(device, Parts()) + Parts(compute=size)
     return found
+
+
+def mtmd_cpp() -> Any:
+    """Returns llama-cpp-python's module that reads pictures and sounds. Raises ModelUnsupportedError."""
+    try:
+        from llama_cpp import mtmd_cpp
+    except (ImportError, OSError, AttributeError, FileNotFoundError, RuntimeError):
+        raise ModelUnsupportedError(
+            f"this build of llama.cpp reads no pictures: build it whole, as {REBUILD} says"
+        ) from None
+    return mtmd_cpp
 
 
 class Projector:

@@ -7,7 +7,8 @@ import llama_cpp as C
 import psutil
 
 from edgespec.errors import ModelUnsupportedError, SettingError
-from edgespec.llama.model import Model, complaints, last_complaint, refuse_full_device
+from edgespec.llama.log import complaints, last_complaint, refuse_full_device
+from edgespec.llama.model import Model
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.rope import Rope
 from edgespec.pairs.settings import KvType, PairSettings, check_kv, check_threads, whole

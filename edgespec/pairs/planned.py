@@ -52,16 +52,17 @@ def keep(name: str, speed: PlannedSpeed) -> None:
     known = _read()
     known[name] = asdict(speed)
     with suppress(OSError):
-        write_whole(_path(), json.dumps(known), sync=False)
+        write_whole(kept_in(), json.dumps(known), sync=False)
 
 
 def _read() -> dict[str, object]:
     with suppress(OSError, ValueError):
-        found = json.loads(_path().read_text(encoding="utf-8"))
+        found = json.loads(kept_in().read_text(encoding="utf-8"))
         if isinstance(found, dict):
             return found
     return {}
 
 
-def _path() -> Path:
+def kept_in() -> Path:
+    """Returns the file of the plans of this machine."""
     return cache_folder() / "plans" / f"names-{platform.node() or 'here'}.json"

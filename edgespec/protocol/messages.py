@@ -181,6 +181,7 @@ class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     reads: tuple[str, ...] = ()  # kinds of media: "picture", "sound"
     no_media: str = ""  # why a projector that was found is not used
     end_tokens: tuple[int, ...] = ()
+    byte_identical: bool = False  # texts are plain decoding's to the byte; else only exact in distribution
 
 
 @dataclass(frozen=True, slots=True)

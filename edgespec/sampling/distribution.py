@@ -1,6 +1,6 @@
 """What may come next, as a value: token ids and their probabilities; and drawing from it."""
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -104,14 +104,10 @@ class Few(Distribution):
     def draw(self, u: float) -> int:
         """Returns the token at quantile `u`: see `draw`."""
         sums = list(accumulate(self.weights))
-        level = u * sums[-1]
-        for token, reached in zip(self.tokens, sums, strict=True):
-            if reached > level:
-                return token
-        # rounding at the very end: the last token that has weight
-        return next(
-            token for token, weight in zip(self.tokens[::-1], self.weights[::-1], strict=True) if weight
-        )
+        at = bisect_right(sums, u * sums[-1])
+        if at == len(sums):  # rounding at the very end: the last token that has weight
+            at = max(i for i, weight in enumerate(self.weights) if weight)
+        return self.tokens[at]
 
 
 @lru_cache(maxsize=4)

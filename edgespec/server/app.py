@@ -16,7 +16,6 @@ from edgespec.server.answering import Answering
 from edgespec.server.bodies import prepare
 from edgespec.server.dialects.anthropic.routes import AnthropicDialect
 from edgespec.server.dialects.embeddings import EmbeddingDialect
-from edgespec.server.dialects.llama_cpp.requests import ALIASES
 from edgespec.server.dialects.llama_cpp.routes import LlamaCppDialect
 from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.routes import OpenAIDialect
@@ -69,6 +68,7 @@ def make_app(
         *(dialect(answering) for dialect in DIALECTS),
     ):
         app.include_router(routes.routes())
+    app.state.aliases = [pair for dialect in DIALECTS for pair in dialect.aliases.items()]
     shapes = {path: shape for dialect in DIALECTS for path, shape in dialect.errors.items()}
     return WebApp(answering, Gate(app, settings, own_key=state.key), shapes, (embeddings, reranker))
 
@@ -109,7 +109,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = _most_telling(error.errors())
     path = [str(step) for step in first["loc"][1:]]
-    path[:1] = [_as_given(name, error.body) for name in path[:1]]
+    path[:1] = [_as_given(name, error.body, request.app.state.aliases) for name in path[:1]]
     named = (step for step in path if (step.isidentifier() or step.isdigit()) and step not in TYPES)
     steps = (step for step in named if not step[0].isupper())  # one of our classes
     field = ".".join(steps) or "the body"
@@ -120,10 +120,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     return await _refusal(request, Refusal(400, sentence, param=param, code=code))
 
 
-def _as_given(name: str, body: object) -> str:
-    """Returns the name that a client gave a field of several names."""
+def _as_given(name: str, body: object, aliases: Sequence[tuple[str, str]]) -> str:
+    """Returns the name that a client gave a field of several names. aliases: other names, and ours."""
     given = body if isinstance(body, dict) else {}
-    others = (other for other, own in ALIASES.items() if own == name and other in given)
+    others = (other for other, own in aliases if own == name and other in given)
     return name if name in given else next(others, name)
 
 

@@ -125,7 +125,7 @@ class _Read(Request):
     async def _read_apart(self, body: list[bytes]) -> Any:
         async def read() -> tuple[Any]:
             async with self.app.state.large_bodies:
-                return (await _read_in_child(body, self.app.state.longest()),)
+                return (await read_in_child(body, self.app.state.longest()),)
 
         found = await unless_gone(self, read())
         if found is None:
@@ -133,7 +133,7 @@ class _Read(Request):
         return found[0]
 
 
-async def _read_in_child(body: list[bytes], longest: _Longest) -> Any:
+async def read_in_child(body: list[bytes], longest: _Longest) -> Any:
     """Returns the value of a body; raises WrongBodyError. If it is cancelled, the child is killed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

@@ -145,7 +145,7 @@ class _Door:
             named, name = host or given, host or "NAME"
             sentence = f"Host {named!r} is not a name of this server: --allowed-host {name} allows it"
             await refused(Refusal(403, sentence, code="wrong_host"), scope)(scope, receive, send)
-        elif origin and not self._may(origin, given):
+        elif origin and not self.may(origin, given):
             if scope["method"] == "OPTIONS" and "access-control-request-method" in headers:
                 await Response()(scope, receive, send)  # allows nothing, which is what a browser checks
                 return
@@ -164,10 +164,11 @@ class _Door:
             return False
         follows = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
         return not (
-            follows or (site == "same-site" and LOCAL in self._origins and self._may(f"http://{host}", ""))
+            follows or (site == "same-site" and LOCAL in self._origins and self.may(f"http://{host}", ""))
         )
 
-    def _may(self, origin: str, host: str) -> bool:
+    def may(self, origin: str, host: str) -> bool:
+        """Returns whether a page of this origin may ask."""
         named = "*" in self._origins or origin in self._origins or origin.partition("://")[2] == host
         return named or re.fullmatch(_pages(self._origins), origin) is not None
 

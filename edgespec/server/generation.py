@@ -22,12 +22,13 @@ UNREAD_MOST = 50_000  # tokens, and their alternatives, that may wait for a clie
 
 @dataclass(frozen=True, slots=True)
 class ChoiceRound:
-    """A round of one choice, with what was asked for beside its text."""
+    """A round of one choice, with what was asked for with its text."""
 
     index: int
     round: Round
     pieces: tuple[str, ...]  # the text of each token
     scored: tuple[Scored, ...] = ()  # of shown ones
+    seconds: float = 0.0  # that it took, in a lane
     reading: bool = False  # not a round: reports that more of the prompt has been read
 
 
@@ -75,7 +76,7 @@ class AnswerChoices:
         try:
             async with asyncio.timeout_at(self._until):
                 for submit in self._wanted:
-                    self._worker.submit(submit, self._on_event)
+                    self._worker.engine.submit(submit, self._on_event)
                 await self._accepted()
         except TimeoutError:
             self.close()
@@ -107,7 +108,7 @@ class AnswerChoices:
             if self._unread > UNREAD_MOST:  # others go on, but what waits for this client takes memory
                 event = Refusal(408, "this client does not read its answer: it was ended", code="not_read")
                 for other in self._open:
-                    self._worker.cancel(other)
+                    self._worker.engine.cancel(other)
         self._events.put_nowait((id, event, at))
 
     async def rounds(self) -> AsyncIterator[ChoiceRound]:
@@ -153,7 +154,7 @@ class AnswerChoices:
                         self._end(id)
                     scores = self._scores[i]
                     scored = scores.feed(event.round, event.pieces) if scores else ()
-                    yield ChoiceRound(i, event.round, event.pieces, scored)
+                    yield ChoiceRound(i, event.round, event.pieces, scored, event.seconds)
         finally:
             self.close()
 
@@ -169,7 +170,7 @@ class AnswerChoices:
         """Ends one choice before the model does."""
         id = self._wanted[index].id
         if id in self._open:
-            self._worker.cancel(id)
+            self._worker.engine.cancel(id)
             self.choices[index].finish = finish
             self._end(id)
 
@@ -190,6 +191,7 @@ class AnswerChoices:
         broken = next((choice.broken for choice in self.choices if choice.broken), None)
         again = {"again": broken.again, "cause": broken.cause} if broken else {}
         return {
+            **({"code": self.failed} if self.failed else {}),
             **again,
             "cached_from": next((choice.origin for choice in self.choices if choice.cached_tokens), None),
             "prompt_tokens": sum(choice.prompt_tokens for choice in self.choices),
@@ -203,7 +205,7 @@ class AnswerChoices:
     def close(self) -> None:
         """Cancels what has not ended."""
         for id in tuple(self._open):
-            self._worker.cancel(id)
+            self._worker.engine.cancel(id)
             self._end(id)
 
     def _end(self, id: str) -> None:

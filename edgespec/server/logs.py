@@ -10,8 +10,9 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -33,7 +34,6 @@ NO_NEWS = (  # of uvicorn's messages, and asyncio's
     "socket.send() raised exception",  # a client left while events for it were written
 )
 
-_now_answering: ContextVar[str] = ContextVar("_now_answering", default="")
 _sentences = logging.getLogger("edgespec.server")
 _requests = logging.getLogger("edgespec.requests")
 
@@ -62,6 +62,23 @@ def say(sentence: str) -> None:
     _sentences.info(sentence)
 
 
+@dataclass(slots=True)
+class _Line:
+    """What is logged of a request at its end, besides how it went over HTTP."""
+
+    id: str
+    figures: Callable[[], dict[str, Any]] = dict
+
+
+_line: ContextVar[_Line | None] = ContextVar("_line", default=None)  # of the request that is answered now
+
+
+def log_with(figures: Callable[[], dict[str, Any]]) -> None:
+    """Has the line of the request that is answered now show figures, as they are at its end."""
+    if line := _line.get():
+        line.figures = figures
+
+
 class _AsJson(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -70,8 +87,8 @@ class _AsJson(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        if id := _now_answering.get():
-            entry["request_id"] = id
+        if line := _line.get():
+            entry["request_id"] = line.id
         entry |= getattr(record, "figures", {})
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
@@ -99,7 +116,8 @@ class Logged:
                 headers[REQUEST_ID] = headers[ANTHROPICS_ID] = id
             await send(message)
 
-        token = _now_answering.set(id)
+        line = _Line(id)
+        token = _line.set(line)
         try:
             await self._app({**scope, "state": state}, receive, numbered)
         except Exception:
@@ -107,8 +125,8 @@ class Logged:
             raise
         finally:
             if _requests.isEnabledFor(logging.INFO):
-                _tell(scope, status, time.monotonic() - began, id, state)
-            _now_answering.reset(token)
+                _tell(scope, status, time.monotonic() - began, line, state)
+            _line.reset(token)
 
 
 def _reuse(figures: dict[str, Any]) -> str:
@@ -118,17 +136,15 @@ def _reuse(figures: dict[str, Any]) -> str:
     return f"{figures['cached_tokens']} cached{origin}{again}"
 
 
-def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, Any]) -> None:
+def _tell(scope: Scope, status: int, seconds: float, line: _Line, state: dict[str, Any]) -> None:
     path = scope["path"][:SHOWN_PATH].encode("ascii", "backslashreplace").decode()
-    generation = state.get("generation")
-    figures = generation.figures() if generation else {}
-    tokens = ""
+    figures, tokens = line.figures(), ""
     if figures:
         tokens = (
             f", {figures['prompt_tokens']} tokens of prompt ({_reuse(figures)}), "
             f"{figures['tokens']} generated, {figures['accepted']} of {figures['drafted']} guesses accepted"
         )
-    if code := state.get("refused") or (generation and generation.failed):  # perhaps in mid stream
+    if code := state.get("refused") or figures.get("code"):  # perhaps in mid stream
         figures, tokens = {**figures, "code": code}, f", {code}"
     client = scope.get("client")
     entry = {
@@ -139,5 +155,5 @@ def _tell(scope: Scope, status: int, seconds: float, id: str, state: dict[str, A
         "client": client[0] if client else None,
         **figures,
     }
-    line = f"{scope['method']} {path!r} {status or 'went away'} after {seconds:.3f} s{tokens} [{id}]"
-    _requests.info(line, extra={"figures": entry})
+    words = f"{scope['method']} {path!r} {status or 'went away'} after {seconds:.3f} s{tokens} [{line.id}]"
+    _requests.info(words, extra={"figures": entry})

@@ -16,12 +16,12 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from edgespec.protocol.messages import LoadRequest
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.fields import Fields
 from edgespec.server.engine_status import EngineStatus, State
 from edgespec.server.event_stream import NEWLINE, PING_S, done, event
 from edgespec.server.front_page import FILES, FOLDER, HEADERS, Recent, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
 from edgespec.server.refusal import Refusal, invalid
+from edgespec.server.requests.fields import Fields
 from edgespec.system.self_test import self_test
 from edgespec_models.shelf.sizes import size_text
 
@@ -215,10 +215,11 @@ class ModelRoutes:
                 "plain_s": about.plain_s,
                 "break_even": about.break_even and asdict(about.break_even),
                 "card": about.place,
-                "chat_template_source": self._answering.of(worker).template_source(about),
+                "chat_template_source": self._answering.template_source(pair.load, about),
                 "build_advice": self_test().advice,
                 "beyond_trained": about.beyond_trained,
                 "reads": about.reads,
+                "exact": "bytes" if about.byte_identical else "distribution",
             }
         began = datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
         return {

@@ -112,7 +112,7 @@ class Supervisor:
     def dismiss(self, reason: Refusal) -> None:
         """Ends all requests, with the reason."""
         for worker in self.workers.values():
-            worker.dismiss(reason)
+            worker.engine.dismiss(reason)
 
     async def responds(self, seconds: float) -> bool:
         """Returns whether all workers answer within `seconds`, of those that should."""
@@ -123,7 +123,7 @@ class Supervisor:
         """Notes that one large body more, or less, is being read."""
         self._large_bodies += change
         for worker in self.workers.values():
-            worker.note_large_bodies(self._large_bodies)
+            worker.engine.note_large_bodies(self._large_bodies)
 
     def unload_after(self, idle_s: float | None) -> None:
         """Unloads pairs that nobody uses for so long, from now on; the next request loads them again."""

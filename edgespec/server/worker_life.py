@@ -1,7 +1,7 @@
 """Runs the engine worker of a pair, and another when that has ended by itself.
 
 To unload a pair is to end its worker, which frees all its memory. One that dies is restarted at once the
-first time, then after pauses that double. If it lost another machine that evaluated layers for it, it is
+first time, then after pauses that quadruple. If it lost another machine that evaluated layers for it, it is
 restarted when that is back; if it ran out of a graphics card's memory, with less on the card. Requests that
 were waiting get the reason and the worker's last lines; new requests are answered with when to try again.
 A worker that runs and does not answer is no better than a dead one: it is pinged all the time, and killed
@@ -29,6 +29,7 @@ from edgespec.protocol.messages import (
     Stage,
     StepReport,
     Tokenized,
+    ToWorker,
 )
 from edgespec.server.engine_status import State
 from edgespec.server.refusal import Refusal, from_worker, unavailable
@@ -46,7 +47,7 @@ MACHINE_S = 1.0  # how often a lost machine is tried, and how long that may take
 LONGEST_STEP_S = 1800.0  # of the engine; a step of a large model that is read from a slow disk takes minutes
 
 
-class WorkerLife(WorkerRequests):
+class WorkerLife:
     """One pair, and its worker while it is in memory."""
 
     def __init__(
@@ -61,7 +62,11 @@ class WorkerLife(WorkerRequests):
         """changed: called at each change of the state, or of who uses it. first: there is nothing else to
         answer, so it is tried until it has been loaded. tell: takes messages for the person at the terminal.
         ping_s: how often the worker is pinged."""
-        super().__init__()
+        self.state: State = "unloaded"
+        self.about: Loaded | None = None
+        self.engine = WorkerRequests(self._send, self._refuse, self._moved)
+        self._process: WorkerProcess | None = None
+        self._refusing: Refusal | None = None  # why no request is taken now
         self.load, self._tell, self._ping_s = load, tell, ping_s
         self._changed = changed
         self.first = first
@@ -101,6 +106,39 @@ class WorkerLife(WorkerRequests):
         return self.in_memory and self._settled
 
     @property
+    def requests(self) -> int:
+        """How many requests are running or waiting."""
+        return len(self.engine)
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait for a slot."""
+        return max(0, self.requests - (self.about.slots if self.about else 0))
+
+    def loaded(self) -> Loaded:
+        """Returns what is known of the pair; raises Refusal if it is not loaded."""
+        if self.about is None or self.state != "ready":
+            raise self.absence()
+        return self.about
+
+    def check(self) -> None:
+        """Raises Refusal if no request is taken now."""
+        if self._refusing:
+            raise self._refusing
+
+    def _refuse(self) -> None:
+        self.check()
+        self.loaded()
+
+    def _send(self, message: ToWorker) -> None:
+        if self._process and self.state == "ready":
+            self._process.send(message)
+
+    async def responds(self, seconds: float) -> bool:
+        """Returns whether the worker is ready, and answers within `seconds`."""
+        return self.state == "ready" and await self.engine.responds(seconds)
+
+    @property
     def idle(self) -> bool:
         """True if nobody is answered or about to ask."""
         return not (self.requests or self.leases)
@@ -136,7 +174,7 @@ class WorkerLife(WorkerRequests):
     def refuse(self, reason: Refusal) -> None:
         """Ends all requests, and takes no more until it is loaded again."""
         self._refusing = reason
-        self.dismiss(reason)
+        self.engine.dismiss(reason)
         self._moved()
 
     async def end(self, state: Literal["unloaded", "stopped"]) -> None:
@@ -258,17 +296,16 @@ class WorkerLife(WorkerRequests):
             for event in message.events:
                 given = from_worker(event) if isinstance(event, Refused) else event
                 at = message.began if isinstance(given, Started) else message.at
-                self._pass_on(event.id, given, at)
+                self.engine.pass_on(event.id, given, at)
                 if isinstance(given, Emitted) and given.round.notice and not self._noticed:
                     self._noticed = True
                     self._tell(given.round.notice)
         elif isinstance(message, Accepted | Tokenized | Spelt | SlotDone):
-            self._pass_on(message.id, message, 0.0)
+            self.engine.pass_on(message.id, message, 0.0)
         elif isinstance(message, Refused):
-            self._pass_on(message.id, from_worker(message), 0.0)
+            self.engine.pass_on(message.id, from_worker(message), 0.0)
         elif isinstance(message, Pong):
-            if answered := self._pings.get(message.number):
-                answered.set()
+            self.engine.pong(message.number)
         elif isinstance(message, LoadFailed):
             self.failed = message
         elif isinstance(message, Loading):
@@ -295,4 +332,4 @@ class WorkerLife(WorkerRequests):
             again += " with less on the graphics card"
         self._tell(f"{self.why}; {again}" + (f"; its last lines:{last}" if last else ""))
         sentence = f"the engine stopped while answering: {self.why}"
-        self.dismiss(Refusal(503, sentence, type="server_error", code="engine_died", retry_s=1))
+        self.engine.dismiss(Refusal(503, sentence, type="server_error", code="engine_died", retry_s=1))

@@ -12,7 +12,6 @@ from edgespec.protocol.messages import (
     Accepted,
     Cancel,
     LargeBodies,
-    Loaded,
     Ping,
     SlotAction,
     SlotDone,
@@ -24,9 +23,7 @@ from edgespec.protocol.messages import (
     Tokenized,
     ToWorker,
 )
-from edgespec.server.engine_status import State
 from edgespec.server.refusal import Refusal, invalid
-from edgespec.server.worker_process import WorkerProcess
 
 _T = TypeVar("_T")
 WorkerEvent = Accepted | Started | PromptProgress | Emitted | Tokenized | Spelt | SlotDone | Refusal
@@ -34,58 +31,37 @@ Listener = Callable[[str, WorkerEvent, float], None]  # id, what, the worker's c
 
 
 class WorkerRequests:
-    """The requests of a worker, if there is one."""
+    """The requests of one pair's worker, whichever process that is by now."""
 
-    def __init__(self) -> None:
-        self.state: State = "unloaded"
-        self.about: Loaded | None = None
-        self._process: WorkerProcess | None = None
+    def __init__(
+        self, send: Callable[[ToWorker], None], refuse: Callable[[], None], moved: Callable[[], None]
+    ) -> None:
+        """send: to a worker that is ready, else nowhere. refuse: raises Refusal if none is. moved: called
+        when a request has ended."""
+        self._send, self._refuse, self._moved = send, refuse, moved
         self._listeners: dict[str, Listener] = {}
-        self._pings: dict[int, asyncio.Event] = {}  # pings that wait for their answer
+        self._pings: dict[int, asyncio.Event] = {}  # those that wait for their answer
         self._numbers = itertools.count(1)
-        self._refusing: Refusal | None = None  # why no request is taken now
 
-    @property
-    def requests(self) -> int:
+    def __len__(self) -> int:
         """How many requests are running or waiting."""
         return len(self._listeners)
 
-    @property
-    def waiting(self) -> int:
-        """How many of them wait for a slot."""
-        return max(0, self.requests - (self.about.slots if self.about else 0))
-
-    def absence(self) -> Refusal:
-        """Returns why there is no engine now, and when to come again."""
-        raise NotImplementedError
-
-    def _moved(self) -> None:
-        """Wakes who waits for changes."""
-        raise NotImplementedError
-
-    def check(self) -> None:
-        """Raises Refusal if no request is taken now."""
-        if self._refusing:
-            raise self._refusing
-
     def submit(self, message: Submit, listener: Listener) -> None:
         """Submits a request to the worker; raises Refusal if there is none. Do it under a `lease`."""
-        self.check()
-        if self.state != "ready":
-            raise self.absence()
+        self._refuse()
         self._listeners[message.id] = listener
         self._send(message)
 
     def cancel(self, id: str) -> None:
         """Forgets a request, here and in the worker."""
-        if self._listeners.pop(id, None) and self.state == "ready":
+        if self._listeners.pop(id, None):
             self._send(Cancel(id))
             self._moved()
 
     def note_large_bodies(self, n: int) -> None:
         """Tells the engine how many large bodies are being read: it leaves them a core."""
-        if self.state == "ready":
-            self._send(LargeBodies(n))
+        self._send(LargeBodies(n))
 
     async def tokenize(self, prompt: str, *, add_bos: bool, special: bool = True) -> tuple[int, ...]:
         """Returns the tokens of a text; raises Refusal if no worker answers, or they are too many."""
@@ -114,8 +90,7 @@ class WorkerRequests:
 
     async def _ask(self, message: Tokenize | Spell | SlotAction, kind: type[_T]) -> _T:
         """Returns the answer to a question, which is of this kind. Raises Refusal."""
-        if self.state != "ready":
-            raise self.absence()
+        self._refuse()
         answer: asyncio.Future[WorkerEvent] = asyncio.get_running_loop().create_future()
 
         def listen(_id: str, event: WorkerEvent, _at: float) -> None:
@@ -137,18 +112,11 @@ class WorkerRequests:
         """Ends all waiting requests, with the reason."""
         waiting, self._listeners = self._listeners, {}
         for id, listener in waiting.items():
-            if self.state == "ready":
-                self._send(Cancel(id))
+            self._send(Cancel(id))
             listener(id, reason, 0.0)
-
-    def _send(self, message: ToWorker) -> None:
-        if self._process:
-            self._process.send(message)
 
     async def responds(self, seconds: float) -> bool:
         """Returns whether the worker answers within `seconds`."""
-        if self.state != "ready":
-            return False
         number = next(self._numbers)
         answered = self._pings[number] = asyncio.Event()
         self._send(Ping(number))
@@ -160,7 +128,13 @@ class WorkerRequests:
             del self._pings[number]
         return True
 
-    def _pass_on(self, id: str, event: WorkerEvent, at: float) -> None:
+    def pong(self, number: int) -> None:
+        """Takes the answer to a ping."""
+        if answered := self._pings.get(number):
+            answered.set()
+
+    def pass_on(self, id: str, event: WorkerEvent, at: float) -> None:
+        """Gives an event to who waits for it, if anybody does."""
         listener = self._listeners.get(id)
         if not listener:
             return

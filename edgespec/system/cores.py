@@ -38,7 +38,7 @@ def threads_wanted() -> int:
 def performance_cores() -> int:
     """Returns the number of physical performance cores allowed by affinity and cgroup quota, at least 1."""
     if sys.platform == "linux":
-        cores = _linux_cores(os.sched_getaffinity(0))
+        cores = linux_cores(os.sched_getaffinity(0))
         quota = _cgroup_quota()
         return max(1, min(cores, math.floor(quota)) if quota else cores)
     if sys.platform == "darwin":
@@ -50,12 +50,12 @@ def performance_cores() -> int:
     return max(1, psutil.cpu_count(logical=False) or os.cpu_count() or 1)
 
 
-def _linux_cores(allowed: set[int], system: Path = Path("/sys/devices")) -> int:
+def linux_cores(allowed: set[int], system: Path = Path("/sys/devices")) -> int:
     """Counts physical cores among `allowed`, without efficiency cores if the kernel names them."""
-    fast = _cpu_list(system / "cpu_core/cpus") or _highest_capacity(allowed, system)
+    fast = cpu_list(system / "cpu_core/cpus") or _highest_capacity(allowed, system)
     chosen = (allowed & fast) or allowed
     siblings = {
-        frozenset(_cpu_list(system / f"system/cpu/cpu{cpu}/topology/thread_siblings_list") or {cpu})
+        frozenset(cpu_list(system / f"system/cpu/cpu{cpu}/topology/thread_siblings_list") or {cpu})
         for cpu in chosen
     }
     return len(siblings)
@@ -73,7 +73,7 @@ def _highest_capacity(allowed: set[int], system: Path) -> set[int]:
     return {cpu for cpu, value in capacity.items() if value == best}
 
 
-def _cpu_list(path: Path) -> set[int]:
+def cpu_list(path: Path) -> set[int]:
     """Reads a kernel cpu list such as "0-3,8"; empty if there is none."""
     try:
         parts = [part for part in path.read_text().strip().split(",") if part]

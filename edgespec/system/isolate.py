@@ -71,7 +71,7 @@ def run_isolated(argv: Sequence[str]) -> int:
             os.close(reading)
         signal.signal(signal.SIGTERM, lambda *_: child.terminate())
         code = child.wait()
-        return _explain(code, noise.read_text(errors="replace") if noise.exists() else "", kills)
+        return explain(code, noise.read_text(errors="replace") if noise.exists() else "", kills)
 
 
 def fill_closed_streams() -> None:
@@ -92,7 +92,7 @@ def fill_closed_streams() -> None:
         sys.stderr = open(2, "w", closefd=False)
 
 
-def _explain(code: int, noise: str, kills_before: int | None = None) -> int:
+def explain(code: int, noise: str, kills_before: int | None = None) -> int:
     """Returns an exit code as it is; raises EngineDiedError for a death by signal (or Windows exception)."""
     if code in (-signal.SIGINT, -signal.SIGTERM, WINDOWS_CTRL_C):
         return INTERRUPTED

@@ -62,7 +62,7 @@ _found: dict[Path, SelfTest] = {}  # by file: what this process knows already
 
 def self_test() -> SelfTest:
     """Returns how this build of llama.cpp does on this machine; tests it if that is unknown."""
-    path = _kept_in()
+    path = kept_in()
     if path not in _found:
         _found[path] = _kept(path) or _tested(path)
     return _found[path]
@@ -122,7 +122,7 @@ def _kept(path: Path) -> SelfTest | None:
     return None
 
 
-def _kept_in() -> Path:
+def kept_in() -> Path:
     """Returns the file of the result: another one for another build, processor, or reference."""
     spec = importlib.util.find_spec("llama_cpp")
     package, libraries = Path(spec.origin).parent if spec and spec.origin else Path(), library_folder()
@@ -148,7 +148,7 @@ def _processor() -> str:
 
 def main() -> int:
     """Tests the build now and prints the result: exit code 0 right, 3 needs healing, 4 nothing heals it."""
-    found = _tested(_kept_in())
+    found = _tested(kept_in())
     if found.fault:
         print(found.fault)
     return 0 if not found.fault else 3 if found.sound else 4

@@ -99,7 +99,7 @@ def _checked(target: Path) -> list[Header]:
 
 
 def _run(session: Session, arguments: argparse.Namespace, pair: CurrentPair) -> int:
-    from edgespec.llama.model import take_log
+    from edgespec.llama.log import take_log
     from edgespec_train.learn import learn
     from edgespec_train.progress import Stop
     from edgespec_train.training_run import RECORDING_SHARE

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from edgespec.chat.template import render
+from edgespec.engine.text_log import KeptText
 from edgespec.errors import SettingError, TemplateError
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.vocabulary import NO_TOKEN, vocabulary_of
-from edgespec_train.kept_texts import KeptText
 from edgespec_train.recorded import TEMPERATURES, PromptToRecord
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def measured(pair: Pair, ram: int, preamble: int, calls: int) -> dict[str, list[
                 elif isinstance(one, Emitted) and not first:
                     first = time.perf_counter() - began
         found[kind].append((missing, messages[-1].size, first))
-    store = engine._prefixes.store
+    store = engine.prefixes.store
     print(f"  {(0 if store is None else store.n_bytes) / 1e6:,.1f} MB of host memory")
     return found
 
@@ -116,7 +116,7 @@ def of_peer(
             bias = [[token, False] for token in NO_END]
             asked = {"prompt": prompt, "n_predict": ANSWER, "temperature": 0, "logit_bias": bias}
             timings = _asked(port, asked)["timings"]
-            found[kind].append((timings["prompt_n"], messages[-1].size, timings["prompt_ms"] / 1000))
+            found[kind].append((int(timings["prompt_n"]), messages[-1].size, timings["prompt_ms"] / 1000))
     finally:
         peer.kill()
         peer.wait()

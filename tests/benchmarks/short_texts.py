@@ -26,7 +26,6 @@ from edgespec.core.pace.costs import Costs
 from edgespec.core.request import Request
 from edgespec.core.values import ModelName
 from edgespec.engine.alone import alone
-from edgespec.engine.experience import Knowledge
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
@@ -143,10 +142,12 @@ def main() -> None:
         for machine in chosen.machines:
             for line in ("first", "after"):
                 texts = []
-                pair._known = Knowledge(tables(machine))
+                pair.known.costs = tables(machine)
+                pair.known.kinds.clear()
                 for i, prompt in enumerate(prompts):
                     if line == "first":
-                        pair._known = Knowledge(tables(machine))
+                        pair.known.costs = tables(machine)
+                        pair.known.kinds.clear()
                     request = Request(sampling, chosen.max_tokens, rng_seed=i)
                     texts.append(text_of(pair, prompt, request, machine, i))
                 print(f"{machine:14} {line}: {told(texts)}", flush=True)

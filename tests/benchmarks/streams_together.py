@@ -29,7 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
@@ -83,11 +83,20 @@ class Round:
         return sum(answer.tokens for answer in self.answers) / self.wall
 
 
-def ask(port: int, prompt: str, *, n_tokens: int, temperature: float, seed: int) -> Stream:
-    """Sends a request that streams, and reads it to its end."""
+def ask(
+    port: int,
+    prompt: str,
+    *,
+    n_tokens: int,
+    temperature: float,
+    seed: int,
+    fields: Mapping[str, Any] = {},
+) -> Stream:
+    """Sends a request that streams, and reads it to its end. fields: others of the request."""
     body = {
         "prompt": prompt, "max_tokens": n_tokens, "temperature": temperature, "top_k": 40, "top_p": 0.95,
         "min_p": 0.05, "stream": True, "logit_bias": NO_END, "model": "any", "cache_prompt": True,
+        "seed": seed, **fields,
     }  # fmt: skip
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     began = time.perf_counter()

@@ -106,7 +106,7 @@ def main() -> None:
         spaces = {"x-guidance": {"whitespace_flexible": False}} if chosen.compact else {}
         grammar = json_schema({**SCHEMA, **spaces})
         began = time.perf_counter()
-        pair.matchers.compile(grammar)
+        pair.streams.matchers.compile(grammar)
         took, size = time.perf_counter() - began, pair.target.n_vocab
         print(f"vocabulary ({size:,} tokens) and schema compiled in {took:.2f} s")
         timed_masks(masking)

@@ -48,7 +48,7 @@ def apart(here: Pair, text: Output, there: Pair, other: Output) -> Difference | 
     rule = Coupled(text.request.seed or 0, text.request.choice)
     rows, explained = [], True
     for pair, run in ((here, text), (there, other)):
-        rows.append(replayed_row(pair.target, pair._target_context.settings, run, at))
+        rows.append(replayed_row(pair.target, pair.target_context.settings, run, at))
         before = np.concatenate([run.prompt, np.array(run.tokens[:at], np.int32)])
         chosen = rule.draw(sampler(rows[-1], before), before.size)
         said = run.tokens[at] if at < len(run.tokens) else END

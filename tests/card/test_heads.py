@@ -30,6 +30,6 @@ def test_a_head_guesses_on_the_card(layers: int) -> None:
             plain = output(pair, tokens, replace(GREEDY, drafter="none"))
             drafted = output(pair, tokens, GREEDY)
             accepted += drafted.accepted
-            found.append(difference(pair.target, pair._target_context.settings, plain, drafted))
+            found.append(difference(pair.target, pair.target_context.settings, plain, drafted))
     assert complaint(found, identical=False, logits_differ_at_most=LOGITS_DIFFER_AT_MOST) is None
     assert accepted > 0

@@ -97,7 +97,7 @@ def test_guesses_are_accepted_and_change_no_text(pair: Pair) -> None:
             for guess in (False, True)
         )
         accepted += drafted.accepted
-        found.append(difference(pair.target, pair._target_context.settings, plain, drafted))
+        found.append(difference(pair.target, pair.target_context.settings, plain, drafted))
     assert complaint(found, identical=False, logits_differ_at_most=LOGITS_DIFFER_AT_MOST) is None
     assert accepted > 0
 
@@ -116,7 +116,7 @@ def test_several_at_once_say_what_each_says_alone() -> None:
     """Behind evaluations of up to 49 tokens, timed at load, lavapipe of Mesa 22.3 ended its process: sets of
     descriptors still named buffers that llama.cpp had replaced by larger ones."""
     with opened(PLACES["all on the card"], slots=3) as pair:
-        settings = pair._target_context.settings
+        settings = pair.target_context.settings
         prompts = [pair.prompt_tokens(p["prompt"], special=True)[:32] for p in held_out_prompts(3)]
         requests = [GREEDY, SEEDED, replace(GREEDY, drafter="auto")]
         engine = Engine(pair, slots=3, costs=pair.costs())

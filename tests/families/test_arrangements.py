@@ -19,8 +19,8 @@ from edgespec.chat.conversation import Composed, compose
 from edgespec.errors import TemplateError
 from edgespec.server.dialects.anthropic.requests import CountRequest
 from edgespec.server.dialects.ollama.requests import OllamaChat
-from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.dialects.responses.requests import InputRequest
+from edgespec.server.requests.chat import ChatRequest
 
 SHAPES = ("u su sua suau suasu uasu us sus ssu uu suu uauu au sau aau uaau uAt uAtu suAtau uBtt uBttu uCtu uAtAt uAtsu "
           "saasu suBttsuu s uaBttau utu uCt").split()  # fmt: skip

@@ -43,7 +43,7 @@ def pair() -> Iterator[Pair]:
 def expected(pair: Pair, prompt: Prompt, samples: int) -> goodness.Cells:
     """Computes the distribution of the first tokens from the target's logits, one evaluation a prefix."""
     sampler = Sampler(SAMPLING, pair.target.n_vocab)
-    with Context(pair.target, pair._target_context.settings) as context:
+    with Context(pair.target, pair.target_context.settings) as context:
         return goodness.expected_cells(
             lambda prefix: sampler(context.score([Want(prompt, prefix)])[0][0]),
             FIRST,

@@ -47,7 +47,7 @@ def identical(pair: Pair, profile: PairSettings) -> bool:
     if profile is not BYTE_IDENTICAL:
         return False
     tokens = pair.prompt_tokens("".join(p["prompt"] for p in held_out_prompts(12)), special=True)[:400]
-    return byte_identical(pair.target, pair._target_context.settings, tokens, max(LENGTHS))
+    return byte_identical(pair.target, pair.target_context.settings, tokens, max(LENGTHS))
 
 
 def tokens_of(pair: Pair, prompt: dict[str, Any]) -> NDArray[np.int32]:
@@ -56,7 +56,7 @@ def tokens_of(pair: Pair, prompt: dict[str, Any]) -> NDArray[np.int32]:
 
 def compared(pair: Pair, prompts: list[NDArray[np.int32]], request: Callable[..., Request]) -> list[Any]:
     """Returns the difference, if any, between each prompt's text with the draft and without."""
-    settings = pair._target_context.settings
+    settings = pair.target_context.settings
     return [
         difference(
             pair.target, settings, output(pair, p, request(drafter="none")), output(pair, p, request())
@@ -100,7 +100,7 @@ def test_greedy_text_is_the_same_for_every_drafter_and_length(
 @pytest.mark.parametrize("seeds", [range(1), pytest.param(range(20), marks=pytest.mark.slow)])
 def test_the_same_seed_gives_the_same_text_whoever_drafts(pair: Pair, identical: bool, seeds: range) -> None:
     prompts = [tokens_of(pair, prompt) for prompt in held_out_prompts(20)]
-    settings, found = pair._target_context.settings, []
+    settings, found = pair.target_context.settings, []
     for seed in seeds:
         plain = output(pair, prompts[seed], Request(SAMPLED, 32, seed=seed, drafter="none"))
         for drafter, length in itertools.product(DRAFTERS, ALL_LENGTHS):
@@ -131,7 +131,7 @@ def test_the_check_fails_where_a_batch_is_of_another_text(
     score = Context.score
 
     def stale(self: Context, wants: Sequence[Want]) -> Any:
-        if self is pair._target_context and wants[0].tail:
+        if self is pair.target_context and wants[0].tail:
             tokens = wants[0].tokens.copy()
             tokens[-2] = 300
             wants = [wants[0]._replace(tokens=tokens)]
@@ -142,7 +142,7 @@ def test_the_check_fails_where_a_batch_is_of_another_text(
     with monkeypatch.context() as patch:
         patch.setattr(Context, "score", stale)
         drafted = [output(pair, prompt, greedy("model")) for prompt in prompts]
-    settings = pair._target_context.settings
+    settings = pair.target_context.settings
     found = [difference(pair.target, settings, a, b) for a, b in zip(plain, drafted, strict=True)]
     assert any(not d.explained for d in found if d)
     assert complaint(found, identical=False) is not None

@@ -54,7 +54,7 @@ def test_a_text_does_not_depend_on_sizes_that_were_timed_while_idle(tiny_target:
     with Pair(tiny_target, None, PairSettings(n_ctx=400, threads=1, slots=1, remember=False)) as pair:
         source = pair.prompt_tokens(Path(np.__file__).read_text())
         engine = Engine(pair, slots=1, chunk=64)
-        pair._second_look = SecondLook(pair._target_context, pair.costs(), lambda: 0.0)
+        pair._second_look = SecondLook(pair.target_context, pair.costs(), lambda: 0.0)
         wish = Request(
             Sampling(temperature=0.8), 8, seed=3, drafter="none", fresh=True, scoring=Scoring(top=0)
         )

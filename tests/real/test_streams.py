@@ -73,7 +73,7 @@ def requests(pair: Pair, n_tokens: int = 40) -> dict[str, tuple[NDArray[np.int32
 
 
 def test_eight_streams_without_a_draft_are_each_alone_byte_for_byte(pair: Pair) -> None:
-    settings = pair._target_context.settings
+    settings = pair.target_context.settings
     identical = byte_identical(pair.target, settings, short_prompts(pair)[0], STREAMS)
     if not identical:
         pytest.skip("this machine does not have the byte-identical profile")
@@ -90,13 +90,13 @@ def test_eight_streams_that_draft_are_each_alone_byte_for_byte(pair: Pair, lengt
 
     Before they did, one text of eight and more differed in a third of the runs.
     """
-    if not byte_identical(pair.target, pair._target_context.settings, short_prompts(pair)[0], STREAMS):
+    if not byte_identical(pair.target, pair.target_context.settings, short_prompts(pair)[0], STREAMS):
         pytest.skip("this machine does not have the byte-identical profile")
     asked = {id: (p, replace(r, draft_length=length)) for id, (p, r) in requests(pair).items()}
     pair.forget()
     found = run(pair, asked)
-    assert any(pair._target_context.held(s).size for s in range(STREAMS))
-    assert all(in_order(pair._target_context, s) for s in range(STREAMS))
+    assert any(pair.target_context.held(s).size for s in range(STREAMS))
+    assert all(in_order(pair.target_context, s) for s in range(STREAMS))
     assert found == {id: alone(pair, *asked[id]) for id in asked}
 
 
@@ -127,7 +127,7 @@ def distance(pair: Pair, tokens: NDArray[np.int32], request: Request, choice: Se
     """Returns how far apart two choices are, in logits (an end: none)."""
     if len(choice) < 2:
         return 0.0
-    with Context(pair.target, replace(pair._target_context.settings, n_seq=1)) as context:
+    with Context(pair.target, replace(pair.target_context.settings, n_seq=1)) as context:
         row = context.score([Want(tokens)])[0][0].astype(np.float64)
     score = row[list(choice)]
     if request.sampling.temperature:

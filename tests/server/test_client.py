@@ -136,6 +136,7 @@ def test_what_answers_and_how_long_a_prompt_is(client: Client) -> None:
     info = client.info()
     assert (info.model, info.draft, info.n_ctx, info.embedded) == ("embedded", "draft", 2048, True)
     assert info.speculates and info.memory and info.plain_s and info.where == client.where
+    assert info.exact == "distribution"
     assert info.break_even and 0 <= info.break_even.least_free <= info.break_even.least <= 1
     assert client.count(HELLO) == 12
     assert client.count([{"role": "user", "content": "word " * 3000}]) == 3009

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from edgespec.server.choice_results import ChoiceResults
 from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.generation import UNREAD_MOST, AnswerChoices
 from edgespec.server.metrics import ENOUGH, Plain
+from edgespec.server.pair_session import PairSession
 from edgespec.server.refusal import Refusal
 from edgespec.server.settings import ServerSettings
 
@@ -36,6 +38,10 @@ class Worker:
 
     def cancel(self, id: str) -> None:
         self.listeners.pop(id, None)
+
+    @property
+    def engine(self) -> Worker:
+        return self
 
     def say(self, what: Round | None = None) -> None:
         for id, listener in tuple(self.listeners.items()):
@@ -142,6 +148,13 @@ def test_plain_decoding_is_known_from_enough_tokens_and_follows_what_changes() -
     assert plain.seconds_per_token == pytest.approx(2.0, rel=0.02)
 
 
+class Ready:
+    """A pair that is loaded."""
+
+    def loaded(self) -> SimpleNamespace:
+        return SimpleNamespace(sampling={}, adapters=())
+
+
 def test_a_lease_that_comes_as_the_time_is_up_is_given_back() -> None:
     """Nobody gave it back: no other pair could be loaded until the server was started again."""
 
@@ -151,10 +164,10 @@ def test_a_lease_that_comes_as_the_time_is_up_is_given_back() -> None:
         def __init__(self, waiter: asyncio.Task[None]) -> None:
             self._waiter = waiter
 
-        async def __aenter__(self) -> str:
+        async def __aenter__(self) -> Ready:
             asyncio.get_running_loop().call_soon(self._waiter.cancel)  # before the waiter hears of it
             self.held = True
-            return "a pair"
+            return Ready()
 
         async def __aexit__(self, *_: object) -> None:
             self.held = False
@@ -176,7 +189,7 @@ def test_a_lease_that_comes_as_the_time_is_up_is_given_back() -> None:
             return lease
 
         @with_pair
-        async def answer(self) -> None:
+        async def answer(self, session: PairSession) -> None:
             await asyncio.sleep(60)
 
     async def late() -> bool:
@@ -212,12 +225,12 @@ def test_a_stream_waits_for_its_model_while_the_server_starts() -> None:
             return self
 
         @asynccontextmanager
-        async def lease(self, load: object, *, waits: bool) -> AsyncIterator[bool]:
+        async def lease(self, load: object, *, waits: bool) -> AsyncIterator[Ready]:
             waited.append(waits)
-            yield waits
+            yield Ready()
 
         @with_pair
-        async def answer(self, *, body: Body) -> None: ...
+        async def answer(self, session: PairSession, *, body: Body) -> None: ...
 
     waited: list[bool] = []
     for stream in (True, False):

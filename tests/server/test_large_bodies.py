@@ -19,10 +19,11 @@ from served import Served, post, until
 from edgespec.server import bodies
 from edgespec.server.dialects.anthropic.requests import CountRequest
 from edgespec.server.dialects.llama_cpp.requests import DetokenizeRequest, InfillRequest, LlamaCompletion
-from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest
+from edgespec.server.dialects.openai.requests import CompletionRequest
 from edgespec.server.dialects.responses.requests import InputRequest
 from edgespec.server.json_body import MOST_GROUPS, MOST_VALUES, WrongBodyError, parsed
 from edgespec.server.refusal import LONGEST, Refusal, quoted
+from edgespec.server.requests.chat import ChatRequest
 
 MANY = 9000
 HI = [{"role": "user", "content": "hi"}]
@@ -131,7 +132,7 @@ def test_a_reader_whose_answer_nobody_wants_any_more_ends(monkeypatch: pytest.Mo
 
     async def play() -> None:
         async with asyncio.timeout(20):
-            await bodies._read_in_child([json.dumps(["x" * 1000] * 2000).encode()], (None, []))
+            await bodies.read_in_child([json.dumps(["x" * 1000] * 2000).encode()], (None, []))
 
     monkeypatch.setattr(bodies, "_answer", given_up)
     with pytest.raises(Refusal, match="reading the body took more than 30 s"):
@@ -154,7 +155,7 @@ def test_a_reader_that_is_killed_is_no_fault_of_the_body(
 
     monkeypatch.setattr(bodies, "_answer", killed)
     with pytest.raises(Refusal, match=expected):
-        asyncio.run(bodies._read_in_child([b"{}"], (None, [])))
+        asyncio.run(bodies.read_in_child([b"{}"], (None, [])))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "9" * 400 + ".0"])

@@ -18,9 +18,10 @@ from edgespec.server.dialects.llama_cpp.requests import (
     TokenizeRequest,
 )
 from edgespec.server.dialects.ollama.requests import NamedModel, OllamaChat, OllamaEmbed, OllamaGenerate
-from edgespec.server.dialects.openai.requests import ChatRequest, CompletionRequest
+from edgespec.server.dialects.openai.requests import CompletionRequest
 from edgespec.server.dialects.responses.requests import ResponsesRequest
 from edgespec.server.refusal import Refusal
+from edgespec.server.requests.chat import ChatRequest
 
 ASKED = [{"role": "user", "content": "Well?"}]
 LEAST: list[tuple[type[BaseModel], dict[str, Any]]] = [

@@ -18,11 +18,11 @@ from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer
 from edgespec.server.dialects.llama_cpp.requests import LlamaCompletion
 from edgespec.server.dialects.ollama.answers import OllamaAnswer, encoded
 from edgespec.server.dialects.openai.answers import ChatAnswer
-from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.dialects.responses.answers import ResponseAnswer
 from edgespec.server.event_stream import Answerer, event, to_its_end
 from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.refusal import Refusal
+from edgespec.server.requests.chat import ChatRequest
 from edgespec.server.turns import TurnReader
 
 ODD = ["[" * 1000, '{"a": NaN}', '{"a": 1e999}', r'{"a": "\ud800"}', '{"a":' * 200, "nonsense", "5", ""]

@@ -62,7 +62,7 @@ def test_a_stream_says_the_same_in_lines_of_json(client: ollama.Client, dialects
     parts = list(client.chat(MODEL, HELLO, options=GREEDY, stream=True))
     text = "".join(part.message.content or "" for part in parts)
     assert text == client.chat(MODEL, HELLO, options=GREEDY).message.content
-    assert len(parts) > 5 and [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
+    assert len(parts) > 2 and [part.done for part in parts] == [False] * (len(parts) - 1) + [True]
     answered = dialects.ask("/api/chat", {"model": MODEL, "messages": HELLO, "options": GREEDY})
     assert answered.headers["content-type"].startswith("application/x-ndjson")
     lines = [json.loads(line) for line in answered.body.decode().splitlines()]

@@ -15,7 +15,7 @@ from tiny_projector import encoded, message, png, url, write_projector
 from tui_driver import driven
 
 from edgespec.errors import ModelUnsupportedError
-from edgespec.llama.model import mtmd_cpp
+from edgespec.llama.projector import mtmd_cpp
 from edgespec_models import tiny
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.attached import AttachedEndpoint, connecting

@@ -8,8 +8,6 @@ import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from served import served
@@ -17,11 +15,10 @@ from tiny_projector import message, png, write_projector
 
 from edgespec.core.attachment import Attachment
 from edgespec.server import media as served_media
-from edgespec.server.answering import Answering
-from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.media import fetch, is_public
+from edgespec.server.pair_session import fetch_pictures
 from edgespec.server.refusal import Refusal
-from edgespec.server.settings import ServerSettings
+from edgespec.server.requests.chat import ChatRequest
 
 MOST = 10_000
 
@@ -114,12 +111,10 @@ def test_a_named_host_is_asked(host: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_was_fetched_is_part_of_the_prompt(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(served_media, "is_public", lambda _: True)
-    nobody: Any = SimpleNamespace(reads=("picture",))
-    settings = ServerSettings(media_hosts=frozenset({"localhost"}))
     asked = message("What is it?", png(), png(32, 32))
     asked[0]["content"][0]["image_url"]["url"] = f"{host}/a.png"
     body, media = ChatRequest.model_validate({"messages": asked}), list[Attachment]()
-    asyncio.run(Answering(nobody, settings, nobody, nobody, nobody)._fetch_pictures(body, nobody))
+    asyncio.run(fetch_pictures(body, frozenset({"localhost"}), 2**20))
     body.messages[0].for_template(("picture",), media)
     assert media == [Attachment("picture", png()), Attachment("picture", png(32, 32))]
 

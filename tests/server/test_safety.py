@@ -260,14 +260,14 @@ def test_the_rest_of_a_refused_body_is_waited_for_once(monkeypatch: pytest.Monke
 def test_pages_of_this_machine_can_be_let_in_all_at_once() -> None:
     door = _Door(lambda *_: None, frozenset(), ["localhost"])  # type: ignore[arg-type,return-value]
     for origin in ("http://localhost", "http://127.0.0.1:3000", "http://[::1]:5173", "https://localhost:1"):
-        assert door._may(origin, "127.0.0.1:8080"), origin
+        assert door.may(origin, "127.0.0.1:8080"), origin
     for origin in (
         "http://notlocalhost",
         "http://localhost.evil.com",
         "http://evil.com",
         "http://127.0.0.1.x",
     ):
-        assert not door._may(origin, "127.0.0.1:8080"), origin
+        assert not door.may(origin, "127.0.0.1:8080"), origin
 
 
 def test_the_key_is_in_no_log_and_no_process(server: Served) -> None:

@@ -54,7 +54,7 @@ class Asker:
         """Has a pair, asks it for an answer, and returns the name of its target once that is on its way."""
         async with self.worker.lease(load) as worker:
             request = replace(SUBMIT.request, max_tokens=max_tokens)
-            worker.submit(replace(SUBMIT, id=self.id, request=request), self.hear)
+            worker.engine.submit(replace(SUBMIT, id=self.id, request=request), self.hear)
             return name(worker)
 
     @property

@@ -21,9 +21,9 @@ from edgespec.chat.families.deltas import Content
 from edgespec.chat.families.known import HERMES
 from edgespec.core.values import Round
 from edgespec.server.dialects.openai.answers import ChatAnswer
-from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.refusal import Refusal
+from edgespec.server.requests.chat import ChatRequest
 from edgespec.server.turns import readers
 
 ASKED: list[Any] = [{"role": "user", "content": "What does json.dumps do?"}]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import llama_cpp as C
 import pytest
 
-from edgespec.llama.model import _keep_log
+from edgespec.llama.log import keep_log
 
 
 @pytest.fixture(scope="session")
@@ -25,4 +25,4 @@ def small_library():
 def _log_as_it_was() -> Iterator[None]:
     """The recipes silence llama.cpp's log, of which the program quotes the last lines."""
     yield
-    C.llama_log_set(_keep_log, None)
+    C.llama_log_set(keep_log, None)

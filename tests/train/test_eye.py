@@ -14,7 +14,7 @@ from edgespec.engine.media_reader import SHIPPED_EYE, MediaReader
 from edgespec.engine.pair import Pair
 from edgespec.errors import ModelUnsupportedError
 from edgespec.llama.medium import Medium
-from edgespec.llama.model import mtmd_cpp
+from edgespec.llama.projector import mtmd_cpp
 from edgespec.pairs.settings import PairSettings
 from edgespec.protocol.media_marks import mark
 from edgespec.sampling.sampler import Sampling

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.engine.text_log import FOLDER, TextLog, name_of
+from edgespec.engine.text_log import FOLDER, KeptText, TextLog, name_of
 from edgespec_models.gguf.header import read_file
-from edgespec_train.kept_texts import KeptText, all_kept, kept_texts_of
+from edgespec_train.kept_texts import all_kept, kept_texts_of
 from edgespec_train.prompts import digest, is_held_out
 
 
@@ -37,6 +37,8 @@ def test_lines_that_make_no_sense_are_passed_over(tmp_path: Path) -> None:
     with open(file, "ab") as end:
         end.write(b'{"prompt":[2],"said":[2],"temperature":0.5}\n')
         end.write(
+            b'{"prompt": [1], "answer": [Infinity], "temperature": 0}\n'
+            b'{"prompt": [1], "answer": [4294967296], "temperature": 0}\n'
             b'{"prompt": [1], "answer"\n[]\n{"prompt": [-1], "answer": [1], "temperature": 0}\n\xff\xfe\n'
         )
     log.keep([3], [4], 0.5)

@@ -38,6 +38,7 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read
+from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.external_editor import editor
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
@@ -78,6 +79,7 @@ class ChatApp(GuardedApp):
         shelf: Shelf | None = None,
         typed: TypedAhead | None = None,
         known: AppNames | None = None,
+        toolbox: Toolbox | None = None,
     ) -> None:
         """sessions: None keeps them in memory. notices: what people should know; others may add to it.
 
@@ -97,6 +99,7 @@ class ChatApp(GuardedApp):
         self.chat = ChatScreen(self.context)
         self.chat.speculation = self.settings.speculation
         self.chat.set_class(not self.settings.panel, "-no-panel")
+        self.context.toolbox, self.context.tool_rounds = toolbox or Toolbox(()), self.settings.tool_rounds
         self.context.tint, self.context.shell = self.settings.tint, self.settings.shell
         self.unsent = QuestionText("")  # what was written and not asked at the end
         self._interrupted = 0.0
@@ -176,6 +179,7 @@ class ChatApp(GuardedApp):
     async def on_unmount(self) -> None:
         self.context.moments.end()
         self._shelf.close()
+        await self.context.toolbox.close()
         await self.context.engine.endpoint.close()
 
     # -- keys

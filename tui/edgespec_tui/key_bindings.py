@@ -14,9 +14,11 @@ from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.race_screen import RaceScreen
 from edgespec_tui.screens.sessions import SessionsScreen
+from edgespec_tui.screens.tools import AskedScreen, ToolsScreen
 from edgespec_tui.settings.settings import AppNames
 from edgespec_tui.settings.themes import THEMES
 from edgespec_tui.widgets.answer_body import CodeFence
+from edgespec_tui.widgets.approval_bar import ApprovalBar
 from edgespec_tui.widgets.find_bar import FindBar
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.turn_view import TurnView
@@ -27,6 +29,9 @@ PLACES = (
     PromptInput,
     TurnView,
     CodeFence,
+    ApprovalBar,
+    ToolsScreen,
+    AskedScreen,
     FindBar,
     SessionsScreen,
     ModelsScreen,

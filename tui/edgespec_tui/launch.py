@@ -17,8 +17,16 @@ from edgespec.pairs.store import open_store
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, connecting
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import on_terminal, rescue
-from edgespec_tui.settings.beginning import begin, first_conversation, open_sessions, settings_path
+from edgespec_tui.settings.beginning import (
+    begin,
+    first_conversation,
+    open_sessions,
+    open_toolbox,
+    settings_path,
+)
+from edgespec_tui.settings.instructions import offer
 from edgespec_tui.settings.settings import read
+from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
@@ -59,7 +67,14 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
 
     known = known_to_app()
     beginning = begin(arguments, known=known)
-    notices = [*filter(None, [arguments.notice]), *beginning.complaints]
+    notices = [*filter(None, [arguments.notice, offer()]), *beginning.complaints]
+    toolbox = Toolbox(())
+    try:
+        toolbox = open_toolbox(arguments, beginning.settings)
+    except SettingError as error:
+        if arguments.tools is not None:
+            raise
+        notices.append(str(error))
     sessions = open_sessions(arguments, on_notice=notices.append)
     try:
         app = ChatApp(
@@ -72,6 +87,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
             shelf=Shelf(open_store(), look=best_found, recommended=recommended_here),
             typed=typed,
             known=known,
+            toolbox=toolbox,
         )
         code = app.run()
     finally:

@@ -80,8 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _show_requests(client: Client, as_json: bool) -> int:
     requests = client.last_requests()
-    said = json.dumps({"requests": requests}, indent=1) if as_json else None
-    print(said or "\n".join(last_requests.lines(client.where, requests)))
+    document = json.dumps({"requests": requests}, indent=1) if as_json else None
+    print(document or "\n".join(last_requests.lines(client.where, requests)))
     return 0
 
 

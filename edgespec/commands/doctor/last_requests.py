@@ -18,13 +18,13 @@ def lines(where: str, requests: Sequence[Mapping[str, Any]]) -> list[str]:
     if not requests:
         return [f"{where} has answered no request with this key yet."]
     whys = [(_when(one), read_again(mapped(one, "evaluated_again"))) for one in requests]
-    said = [f"{ended}  {why}" for ended, why in whys if why]
+    reasons = [f"{ended}  {why}" for ended, why in whys if why]
     return [
         f"{where}: tokens of the last {len(requests)} prompts, by where they were",
         "",
         *table([HEAD, *(_row(one) for one in requests)]),
         "",
-        *(said or ["No prompt was evaluated again that an earlier one had."]),
+        *(reasons or ["No prompt was evaluated again that an earlier one had."]),
     ]
 
 

@@ -232,7 +232,7 @@ def telling_prompt(
     if "draft" not in pair.contexts or pair.head and pair.head.kind == "medusa":
         return _copied(pair, prompts, way, sampling, watch)
     best, most, longest = prompts[0], -1.0, 0.0
-    sampler, guessing = Sampler(sampling, pair.target.n_vocab), pair.draft_sampler(sampling)
+    sampler, guessing = Sampler(sampling, pair.target.n_vocab), pair.streams.draft_sampler(sampling)
     for prompt in prompts:
         started = watch.clock()
         if watch.over(longest):

@@ -15,7 +15,8 @@ from edgespec.errors import EngineError, FatalDecodeError, NoRoomError
 from edgespec.llama.context import Context
 from edgespec.llama.heads.head_settings import as_target, new_head_context
 from edgespec.llama.heads.hidden_rows import HiddenRow
-from edgespec.llama.model import Model, complaints, last_complaint
+from edgespec.llama.log import complaints, last_complaint
+from edgespec.llama.model import Model
 from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings
 from edgespec.llama.thread_count import Threads

@@ -25,7 +25,8 @@ from edgespec.llama.heads.head_cache import HeadCache, Held
 from edgespec.llama.heads.head_settings import head_settings
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import tap_end, tap_layers
-from edgespec.llama.model import Model, last_complaint
+from edgespec.llama.log import last_complaint
+from edgespec.llama.model import Model
 from edgespec.llama.saved import same_beginning
 from edgespec.llama.settings import ContextSettings
 from edgespec_models.gguf.heads import Head

@@ -13,9 +13,9 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import Field, StrictBool, StrictStr
 
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.fields import Fields, Listed, TokenId, Whole
 from edgespec.server.embeddings import Embeddings, Reranker, Text
 from edgespec.server.refusal import missing
+from edgespec.server.requests.fields import Fields, Listed, TokenId, Whole
 
 ROWS = 8  # vectors that are written at once
 Input = StrictStr | Listed[TokenId] | Listed[StrictStr] | Listed[Listed[TokenId]]

@@ -7,8 +7,8 @@ from typing import Any
 from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 
-from edgespec.server.dialects.fields import Fields
-from edgespec.server.dialects.openai.requests import ChatRequest
+from edgespec.server.requests.chat import ChatRequest
+from edgespec.server.requests.fields import Fields
 
 
 def called(id: str, name: str | None, arguments: str | Mapping[str, Any]) -> dict[str, Any]:

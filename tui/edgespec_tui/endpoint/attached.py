@@ -263,7 +263,11 @@ def _explained(attached: Attached) -> Iterator[None]:
 
 def _as_json(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return [
-        {"role": message.role, "content": content_of(message.text, message.media, message.digests)}
+        {
+            "role": message.role,
+            "content": content_of(message.text, message.media, message.digests),
+            **message.extra,
+        }
         for message in messages
     ]
 

@@ -6,15 +6,15 @@ the program's own: `EndpointError`, `EngineDiedError` if the engine is gone (the
 `PromptTooLongError` with both counts if the endpoint gives them.
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from edgespec.client.answer import AnswerOptions, Ended, Info, StreamedRound
 from edgespec.local.attach import OnProgress
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,7 @@ class Message:
     text: str
     media: tuple[str, ...] = ()  # files of pictures and sounds
     digests: tuple[str, ...] = ()  # of what they held; none of older chats
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further fields, as OpenAI has them: its calls
 
 
 StreamEvent = StreamedRound | Ended

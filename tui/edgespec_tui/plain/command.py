@@ -17,9 +17,11 @@ from edgespec_tui.endpoint.engine_state import LENT
 from edgespec_tui.endpoint.model_notes import PULL, note_of
 from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
 from edgespec_tui.plain.plain import PlainChat, one_answer
+from edgespec_tui.plain.tool_lines import ToolLines
 from edgespec_tui.sessions.export import on_terminal, rescue, title_of
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions
+from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions, open_toolbox
+from edgespec_tui.tools.loop import DECISIONS
 
 
 def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
@@ -74,8 +76,13 @@ def _talk(
             quiet=arguments.quiet or once,
             by_sentence=talking and sys.stdout.isatty(),
         )
+        if talking or arguments.tools is not None:
+            chat.toolbox = open_toolbox(arguments, beginning.settings)
+            chat.tool_rounds = beginning.settings.tool_rounds
+        chat.decide = DECISIONS[arguments.approve]
         if talking:
-            chat.choose = input
+            lines = ToolLines(input, chat.tell)
+            chat.choose, chat.decide, chat.toolbox.ask = input, lines.decide, lines.answer
         if sys.stderr.isatty():
             endpoint.on_progress = chat.tell_progress
         try:
@@ -93,6 +100,7 @@ def _talk(
                     _tell(resumed(conversation))
             return PlainLines(chat, beginning.settings.new_conversation, talking=talking).talk()
         finally:
+            runner.run(chat.toolbox.close())
             runner.run(endpoint.close())
 
 

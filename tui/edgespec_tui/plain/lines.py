@@ -30,6 +30,7 @@ COMMANDS = {
     "/back": "take back the last question and its answer",
     "/read FILE": "put a text file or picture before the next question",
     "/system [TEXT]": "set or show the system prompt",
+    "/instructions [on|off]": "use the AGENTS.md of this project, or do not",
     "/prompts [NAME]": "use a saved system prompt; save NAME, delete NAME; alone, list them",
     "/set [NAME VALUE]": "set temperature, seed, max_tokens, ...; alone, show them",
     "/speculation on|off": "turn speculation on or off",
@@ -112,9 +113,9 @@ class PlainLines:
         pictures = " ".join(one for one in read if one.startswith(NAMED))
         if not self._talking:
             return replace(with_files(QuestionText(pictures))[0], text=line, inserts=())
-        question, missed = with_files(QuestionText(f"{pictures} {line}".lstrip()))
-        if missed:
-            self._chat.tell(f"(there is no file {', '.join(missed)}: sent as written)")
+        question, notes = with_files(QuestionText(f"{pictures} {line}".lstrip()))
+        for sentence in notes:
+            self._chat.tell(f"({sentence[:1].lower()}{sentence[1:].removesuffix('.')})")
         return question
 
     def _command(self, name: str, rest: str) -> None:

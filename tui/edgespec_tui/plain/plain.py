@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TextIO
 
@@ -18,9 +18,14 @@ from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
 from edgespec.local.attach import Progress
 from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
-from edgespec_tui.sessions.context_fit import fit, left_out_before
+from edgespec_tui.plain.tool_lines import line_of
+from edgespec_tui.sessions.context_fit import Fitting, fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop, allow_none
+from edgespec_tui.tools.offer import offer
+from edgespec_tui.tools.toolbox import Toolbox
+from edgespec_tui.tools.values import Call
 from edgespec_tui.widgets.question import QuestionText
 from edgespec_tui.widgets.turn_writer import TurnWriter
 
@@ -46,6 +51,9 @@ class PlainChat:
     engine_gone: bool = False
     choose: Callable[[str], str] | None = None  # asks somebody; None if nobody is there
     last_progress: str = ""
+    toolbox: Toolbox = field(default_factory=lambda: Toolbox(()))
+    decide: Callable[[Proposal], Awaitable[Decision]] = allow_none  # whether a call may be made
+    tool_rounds: int = MOST_ROUNDS
 
     def tell(self, sentence: str) -> None:
         """Prints something that is not an answer."""
@@ -108,7 +116,7 @@ class PlainChat:
     def answer_to(self, question: Turn, begun: Turn | None = None) -> Turn:
         """Answers a question, again if it has an answer, or from where that ended; raises as `ask` does."""
         info = self.start()
-        writer = _Writer(self.out, WholeSentences() if self.by_sentence else None)
+        writer = _Writer(self.out, WholeSentences() if self.by_sentence else None, tell=self.tell)
         try:
             answer = self.runner.run(self._answer(question, info, writer, begun))
         except EngineDiedError:
@@ -128,15 +136,20 @@ class PlainChat:
 
     async def _answer(self, question: Turn, info: Info, writer: _Writer, begun: Turn | None) -> Turn:
         talk = self.conversation
-        last = (begun or question).id
         self.last_progress = ""
-        fitting = await fit(
-            self.endpoint,
-            talk,
-            last,
-            n_ctx=info.n_ctx,
-            on_wait=lambda progress: None if self.quiet else self.tell_progress(progress),
-        )
+        tools = await self._offered(info.n_ctx)
+
+        def fitted(upto: int) -> Awaitable[Fitting]:
+            return fit(
+                self.endpoint,
+                talk,
+                upto,
+                n_ctx=info.n_ctx,
+                reserved=tools.n_tokens() if tools else 0,
+                on_wait=lambda progress: None if self.quiet else self.tell_progress(progress),
+            )
+
+        fitting = await fitted((begun or question).id)
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
         making = TurnWriter(
@@ -147,6 +160,8 @@ class PlainChat:
             talk.options(self.options),
             keep=lambda: self.sessions.save(talk),
             plain_s=info.plain_s,
+            tools=tools,
+            refit=fitted,
         )
         if lost := making.lost():
             self.tell(f"({lost} is no longer there: asked without it)")
@@ -163,6 +178,21 @@ class PlainChat:
             raise making.error
         return making.turn
 
+    async def _offered(self, n_ctx: int | None) -> ToolLoop | None:
+        """Returns what an answer may call; servers that cannot be used are reported."""
+        talk, decide, rounds = self.conversation, self.decide, self.tool_rounds
+        tools = await offer(
+            self.toolbox,
+            off=talk.tools_off,
+            always=talk.approved,
+            decide=decide,
+            n_ctx=n_ctx,
+            most_rounds=rounds,
+        )
+        for fault in self.toolbox.new_faults():
+            self.tell(f"edgespec: {fault}")
+        return tools
+
 
 @dataclass(slots=True)
 class _Writer:
@@ -170,12 +200,20 @@ class _Writer:
 
     stream: TextIO
     release: WholeSentences | None  # None: every piece at once, for programs
+    tell: Callable[[str], None] = lambda _: None  # takes what is no answer
     on_failure: Callable[[], object] = lambda: None
     failure: OSError | None = None
     _last: str = "\n"
 
     async def feed(self, text: str, reasoning: str, runs: Iterable[tuple[str, int]]) -> None:
         self._write(self.release.feed(text) if self.release else text)
+
+    async def show_call(self, call: Call) -> None:
+        if call.outcome != "asked":
+            self.tell(line_of(call))
+        else:
+            self._write(self.release.end() if self.release else "")
+            self.end_line()
 
     async def end(self, turn: Turn) -> None:
         self._write(self.release.end() if self.release else "")

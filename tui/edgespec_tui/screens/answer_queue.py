@@ -7,6 +7,7 @@ If that was stopped or failed, waiting questions go back into the input: nothing
 import asyncio
 import contextlib
 import time
+from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,9 +18,10 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.local.attach import Progress
 from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.screens.chat_context import AnswerStage
-from edgespec_tui.sessions.context_fit import fit, left_out_before
+from edgespec_tui.sessions.context_fit import Fitting, fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.widgets.attached_files import with_files
+from edgespec_tui.tools.values import calls_of
+from edgespec_tui.widgets.attached_resources import with_attachments
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
 from edgespec_tui.widgets.panel import odds_shown
 from edgespec_tui.widgets.question import QuestionText, joined
@@ -81,9 +83,9 @@ class AnswerQueue:
             await self._replace_answer(talk, editing, question.text)
             return
         self._hold(talk, question)  # files may come from a slow disk
-        question, missed = await self._with_files(question)
-        if missed:
-            screen.tell(f"There is no file {', '.join(missed)}: sent as written.")
+        question, notes = await self._with_files(question)
+        for sentence in notes:
+            screen.tell(sentence)
         if editing is None and self.running:
             self.waiting.append(question)
             screen.show_waiting(self.waiting)
@@ -94,8 +96,8 @@ class AnswerQueue:
         self._begin(talk, await self._add(talk, question, editing))
 
     async def _with_files(self, question: QuestionText) -> tuple[QuestionText, list[str]]:
-        """Returns what `with_files` does; raises SettingError if the user stops it."""
-        self.files = asyncio.ensure_future(in_thread(partial(with_files, question)))
+        """Returns what `with_attachments` does; raises SettingError if the user stops it."""
+        self.files = asyncio.ensure_future(with_attachments(question, self._screen.context.toolbox))
         try:
             return await self.files
         except asyncio.CancelledError:
@@ -253,9 +255,18 @@ class AnswerQueue:
         def loads(progress: Progress) -> None:
             show(progress.text + ("" if progress.fraction is None else f", {progress.fraction:.0%}"))
 
+        if context.toolbox.servers:
+            view.show_waiting("looking for tools")
+        tools = await context.offered(talk, screen.questions.decide, info.n_ctx)
+        for fault in context.toolbox.new_faults():
+            screen.tell(f"{fault[:1].upper()}{fault[1:]}.")
+
+        def fitted(upto: int) -> Awaitable[Fitting]:
+            reserved, endpoint = tools.n_tokens() if tools else 0, context.engine.endpoint
+            return fit(endpoint, talk, upto, n_ctx=info.n_ctx, reserved=reserved, on_wait=loads)
+
         try:
-            last = turn.id if turn.text else turn.parent
-            fitting = await fit(context.engine.endpoint, talk, last, n_ctx=info.n_ctx, on_wait=loads)
+            fitting = await fitted(turn.id if turn.text or calls_of(turn.settings) else turn.parent)
         except EdgeSpecError as error:
             await view.end(self._unanswered(talk, turn, reason_in_short(error)))
             screen.tell_failure(error)
@@ -273,6 +284,8 @@ class AnswerQueue:
             plain_s=self._plain_s or info.plain_s,
             since_key=context.moments.since_key,
             on_reading=lambda reading: show(reading.sentence()),
+            tools=tools,
+            refit=fitted,
         )
         self.figures = making.figures
         if lost := making.lost():

@@ -57,6 +57,7 @@ class ChatScreen(ConversationScreen):
         key("chat.saved", "ctrl+s", "Saved?", "Where this chat is saved"),
         key("chat.edit_answer", "alt+a", "Edit last answer", "Edit the last answer in your own words"),
         key("chat.go_on", "alt+c", "Continue the answer", "Continue the last answer from where it ended"),
+        key("chat.tools", "alt+t", "Tools", "Servers and tools: on and off in this chat"),
         key("chat.find", "alt+w", "Find", "Search in this chat"),
         key("chat.editor", "f10,alt+e", "Editor", "Write the question in your editor"),
         key("chat.scroll_up", "pageup", "Scroll up", "A page up", first=True),
@@ -112,6 +113,8 @@ class ChatScreen(ConversationScreen):
             self.tell(f"Written to {export(self.conversation, rest, folder=Path())}.")
         elif command.name == "/compact":
             self.compact()
+        elif command.name == "/prompt":
+            self.aside.begin(lambda: self.aside.prompt(self.context.toolbox, rest))
         elif command.name == "/schema":
             self.tell(self.context.constrain(rest))
             self.refresh_state()
@@ -125,33 +128,17 @@ class ChatScreen(ConversationScreen):
 
     def run_shell(self, command: str) -> None:
         """Runs a command of the user's own; its output goes into the input. Raises SettingError."""
-        self._check_aside()
-        self.aside = self.run_worker(self._run_shell(command), group="aside", exit_on_error=False)
-        self.refresh_bindings()
-
-    def _check_aside(self) -> None:
-        if self.aside is not None and self.aside.is_running:
-            raise SettingError("a command or a summary is still running: Esc stops it")
-
-    async def _run_shell(self, command: str) -> None:
-        try:
-            ran = await self.query_one(ShellOutput).run(command)
-        except (OSError, ValueError) as error:  # no shell, a zero byte
-            self.tell(f"{command} was not started: {error}", "error")
-            self.prompt.put_before(QuestionText(f"!{command}"))
-            return
-        self.prompt.put_before(ran.question())
-        self.prompt.focus()
+        output = self.query_one(ShellOutput)
+        self.aside.begin(lambda: self.aside.shell(command, output))
 
     def compact(self) -> None:
         """Continues from a summary of the oldest turns. Raises SettingError."""
         engine = self.context.engine
-        self._check_aside()
         if engine.info is None or engine.state != "ready":
             raise SettingError("there is no engine to write a summary: F9 starts it, if it has ended")
         if self.is_free_to("compact this chat"):
-            self.aside = self.run_worker(self._compact(engine.info.n_ctx), group="aside", exit_on_error=False)
-            self.refresh_bindings()
+            n_ctx = engine.info.n_ctx
+            self.aside.begin(lambda: self._compact(n_ctx))
 
     async def _compact(self, n_ctx: int | None) -> None:
         engine, talk = self.context.engine, self.conversation
@@ -162,8 +149,6 @@ class ChatScreen(ConversationScreen):
                 await self.open(new)
                 self.context.keep(new)
                 self.tell("The oldest turns are a summary now (/system shows it); Ctrl+O has the whole chat.")
-        except EdgeSpecError as error:
-            self.tell(str(error), "error")
         finally:
             self.show_banner("")
 
@@ -183,9 +168,9 @@ class ChatScreen(ConversationScreen):
         if self.answering:
             raise SettingError("an answer is still being written: Esc stops it, then you can race")
         if question.text.strip():
-            whole, missed = await in_thread(partial(with_files, question))
-            if missed:
-                self.tell(f"There is no file {', '.join(missed)}: raced as written.")
+            whole, notes = await in_thread(partial(with_files, question))
+            for sentence in notes:
+                self.tell(sentence)
             text = whole.folded()
             messages = [*talk.messages(), Message("user", whole.text, whole.media, whole.digests)]
         else:
@@ -257,7 +242,7 @@ class ChatScreen(ConversationScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hides what would do nothing from the footer."""
         if action == "stop":
-            busy = self.answering or self.answers.files or self.aside is not None and self.aside.is_running
+            busy = self.answering or self.answers.files or self.aside.running
             return bool(busy) or self.answers.editing is not None or self.app.focused is not self.prompt
         if action == "again":
             return bool(self.conversation.turns) or None
@@ -265,8 +250,8 @@ class ChatScreen(ConversationScreen):
 
     async def action_stop(self) -> None:
         """Stops the answer; leaves an edit; or goes back to the input."""
-        if self.aside is not None and self.aside.is_running:
-            self.aside.cancel()
+        if self.aside.running:
+            self.aside.stop()
         elif self.answers.files is not None:
             self.answers.files.cancel()
         elif self.answering:

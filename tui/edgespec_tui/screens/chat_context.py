@@ -1,7 +1,7 @@
 """What a chat needs: the engine, the saved chats, the settings; and what its queue of answers needs."""
 
 import json
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -11,9 +11,13 @@ from textual.worker import Worker
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.endpoint.engine_state import KnownEngine
+from edgespec_tui.screens.tool_questions import ToolQuestions
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop
+from edgespec_tui.tools.offer import offer
+from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.attached_files import read_text
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import QuestionText
@@ -36,6 +40,8 @@ class ChatContext:
     tint: bool = False  # tokens are coloured from the start
     prompts: SystemPrompts = field(default_factory=SystemPrompts.usual)
     shell: bool = True  # !COMMAND runs one
+    toolbox: Toolbox = field(default_factory=lambda: Toolbox(()))  # the servers whose tools may be called
+    tool_rounds: int = MOST_ROUNDS
 
     def constrain(self, file: str) -> str:
         """Has all answers follow the JSON schema of a file, "off": none; says so. Raises SettingError."""
@@ -58,6 +64,15 @@ class ChatContext:
             else f"Answers follow {file} from now on; /schema off ends that."
         )
 
+    async def offered(
+        self, talk: Conversation, decide: Callable[[Proposal], Awaitable[Decision]], n_ctx: int | None
+    ) -> ToolLoop | None:
+        """Returns what an answer may call; None if the chat has no tool on."""
+        off, always, rounds = talk.tools_off, talk.approved, self.tool_rounds
+        return await offer(
+            self.toolbox, off=off, always=always, decide=decide, n_ctx=n_ctx, most_rounds=rounds
+        )
+
     def keep(self, conversation: Conversation) -> None:
         """Saves what is new in a conversation that is not empty."""
         if conversation.turns:
@@ -71,6 +86,7 @@ class AnswerStage(Protocol):
     conversation: Conversation
     transcript: Transcript
     prompt: PromptInput
+    questions: ToolQuestions
 
     def options(self) -> AnswerOptions: ...
 

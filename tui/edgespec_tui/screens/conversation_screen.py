@@ -1,7 +1,7 @@
 """The screen of a chat: transcript, panel, input; asking, and showing the answer as it comes."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -18,8 +18,14 @@ from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SessionError
 from edgespec_tui.screens.answer_queue import AnswerQueue
 from edgespec_tui.screens.chat_context import ChatContext
+from edgespec_tui.screens.side_work import SideWork
+from edgespec_tui.screens.tool_questions import ToolQuestions
+from edgespec_tui.screens.tools import ToolsScreen
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings.instructions import are_in
 from edgespec_tui.terminal.shown_text import Content
+from edgespec_tui.tools.loop import Decision
+from edgespec_tui.widgets.approval_bar import ApprovalBar
 from edgespec_tui.widgets.attached_files import Mention
 from edgespec_tui.widgets.completions import ChoiceList
 from edgespec_tui.widgets.find_bar import FindBar
@@ -57,8 +63,16 @@ class ConversationScreen(Screen[None]):
         self.measured: MeasuredSpeedUp | None = None
         self.transcript, self.prompt = Transcript(), PromptInput()
         self.answers = AnswerQueue(self)
+        self.questions = ToolQuestions(self, self.prompt, context.moments.since_key)
         self._begun = False
-        self.aside: Worker[None] | None = None  # a command of the user's, or a summary, that runs
+        self.aside = SideWork(self._start_aside, self._put, lambda sentence: self.tell(sentence, "error"))
+
+    def _start_aside(self, work: Coroutine[None, None, None]) -> Worker[None]:
+        return self.run_worker(work, group="aside", exit_on_error=False)
+
+    def _put(self, question: QuestionText) -> None:
+        self.prompt.put_before(question)
+        self.prompt.focus()
 
     # -- what is on it
 
@@ -77,6 +91,7 @@ class ConversationScreen(Screen[None]):
                     yield ShellOutput()
                     yield Static("", id="files")
                     yield FindBar()
+                    yield ApprovalBar()
                     yield NoticeLine()
                     yield ChoiceList()
                     yield self.prompt
@@ -100,6 +115,7 @@ class ConversationScreen(Screen[None]):
 
     async def on_mount(self) -> None:
         self._begun = True
+        self.context.toolbox.ask = self.questions.answer
         self.prompt.take_back = self.answers.take_back
         self.prompt.names, self.prompt.tell = self.context.prompts.names, self.tell
         self.prompt.show = self.query_one(ChoiceList).show
@@ -208,6 +224,7 @@ class ConversationScreen(Screen[None]):
             speculation=self.speculation,
             used=self.answers.used,
             measured=self.measured,
+            instructions=are_in(self.conversation.system),
         )
         self.query_one(SpeculationPanel).show(figures, state)
 
@@ -229,6 +246,19 @@ class ConversationScreen(Screen[None]):
             if found := await asyncio.wrap_future(self.context.sessions.regained(talk.id)):
                 await self.open(found)
                 self.tell("The other window has gone: this chat can be changed here.")
+
+    # -- tools
+
+    def action_tools(self) -> None:
+        """Shows the servers and their tools."""
+        self.app.push_screen(ToolsScreen(self.context.toolbox, self.conversation), self._keep_tools)
+
+    def _keep_tools(self, _: None) -> None:
+        self.context.keep(self.conversation)
+
+    def action_decide(self, decision: Decision) -> None:
+        """Takes a click on what the user decides."""
+        self.query_one(ApprovalBar).take(decision)
 
     # -- asking
 
@@ -272,7 +302,11 @@ class ConversationScreen(Screen[None]):
     def show_files(self, files: Sequence[Mention]) -> None:
         """Shows the files that go with what is written, each with a way to remove it."""
         chips = [
-            Content.from_markup(f"[@click=screen.remove_file({n})] $name × [/]", name=file.path.name)
+            Content.from_markup(
+                f"[@click=screen.remove_file({n})] $name[dim] $about[/] × [/]",
+                name=file.name,
+                about=file.about,
+            )
             for n, file in enumerate(files)
         ]
         row = self.query_one("#files", Static)

@@ -88,7 +88,7 @@ class Lane:
         self.answers[-1].add(streamed)
         self.counts.count(round_, streamed.n_tokens)
         if not first:
-            self.time(round_.seconds, streamed.n_tokens)
+            self.time(streamed.seconds, streamed.n_tokens)
 
     def time(self, seconds: float, n: int) -> None:
         """Notes that so many tokens took so long."""
@@ -194,7 +194,7 @@ class Race:
             async for event in events:
                 if isinstance(event, Ended):
                     return
-                if event.round.tokens and not event.round.seconds:
+                if event.round.tokens and not event.seconds:
                     raise EndpointError("the server is an older EdgeSpec, which cannot race: restart it")
                 lane.note(event, first=first)
                 first = False

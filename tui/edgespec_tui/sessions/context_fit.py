@@ -5,6 +5,7 @@ If something has to go, so much goes that half of the context is free, and it st
 what is the same at the beginning of two prompts is not evaluated again.
 """
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -58,12 +59,13 @@ async def fit(
     question: int,
     *,
     n_ctx: int | None,
+    reserved: int = 0,
     on_wait: OnProgress = lambda _: None,
 ) -> Fitting:
     """Returns the messages for an answer to `question`. Raises EndpointError, PromptTooLongError.
 
-    n_ctx: tokens of prompt and answer together; None if unknown, and then nothing is left out. on_wait: as
-    `Endpoint.count` has it.
+    n_ctx: tokens of prompt and answer together; None if unknown, and then nothing is left out. reserved:
+    tokens of the prompt that are in no message. on_wait: as `Endpoint.count` has it.
     With an endpoint that cannot count nothing is refused: it reports itself what is too long.
     """
     path, old_media = conversation.path(question), True
@@ -85,6 +87,7 @@ async def fit(
     if n_ctx is None:
         return Fitting(without(0), n_tokens=whole)
     starts = sorted({0, *(i for i, turn in enumerate(path) if turn.role == "user")})
+    n_ctx -= reserved
     answer = min(n_ctx // ANSWER_SHARE, conversation.max_tokens or n_ctx)
     counts = {} if whole is None else {0: whole}
 
@@ -112,4 +115,5 @@ def left_out_before(path: Sequence[Turn]) -> int:
 
 def estimated(messages: Sequence[Message]) -> int:
     """Returns about how many tokens messages have, rather too many than too few."""
-    return sum(len(message.text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 8 for message in messages)
+    texts = (message.text + (json.dumps(message.extra) if message.extra else "") for message in messages)
+    return sum(len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN + 8 for text in texts)

@@ -16,6 +16,8 @@ from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.endpoint.media import DIGESTS, MEDIA, texts_of
+from edgespec_tui.tools.loop import messages_of_calls
+from edgespec_tui.tools.values import calls_of
 
 REFUSED = (400, 415, 422, 500, 501)  # what servers answer to media that their model does not read
 TurnRole = Literal["user", "assistant"]
@@ -70,6 +72,8 @@ class Conversation:
     read_only: bool = False  # another window writes this session
     # what was written here and not asked when it was closed: a question's text and settings
     draft: Mapping[str, str] = field(default_factory=dict)
+    tools_off: set[str] = field(default_factory=set)  # servers and tools (see `offer.is_on`)
+    approved: set[str] = field(default_factory=set)  # keys of tools; as long as the chat is open
 
     def values(self) -> dict[str, float]:
         """Returns the settings of its answers that are not left to the model."""
@@ -130,7 +134,7 @@ class Conversation:
     def branch(self, id: int) -> Conversation:
         """Returns a conversation of its own that has the path to `id` and nothing else; not saved yet."""
         copy = replace(self, id=None, turns={}, head=None, sampling=dict(self.sampling), read_only=False)
-        copy.draft = {}
+        copy.draft, copy.tools_off, copy.approved = {}, set(self.tools_off), set()
         copy.turns = {turn.id: turn for turn in self.path(id)}
         copy.head = id
         return copy
@@ -148,7 +152,10 @@ def messages_of(path: Sequence[Turn], system: str) -> list[Message]:
     """
     messages: list[Message] = []
     for turn in path:
-        if turn.text:
+        if calls := calls_of(turn.settings):
+            told = messages_of_calls(turn.text, calls)
+            messages += [Message(role, text, extra=extra) for role, text, extra in told]
+        elif turn.text:
             if messages and messages[-1].role == turn.role == "user":
                 messages.pop()
             media = texts_of(turn.settings, MEDIA), texts_of(turn.settings, DIGESTS)

@@ -1,11 +1,13 @@
 """A conversation as a document: Markdown of what is on the screen, or JSON of everything."""
 
+import html
 import json
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from edgespec.errors import SessionError
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.search import name_of
+from edgespec_tui.tools.values import CALLS, calls_of
 
 FORMAT = "edgespec-session"
 VERSION = 1
@@ -36,13 +39,28 @@ def as_markdown(conversation: Conversation) -> str:
         else:
             thought = turn.reasoning.strip()
             folded = f"<details><summary>Reasoning</summary>\n\n{thought}\n\n</details>" if thought else ""
-            parts += [f"## {turn.model or 'Assistant'}", folded, _ended(turn), _figures(turn)]
+            parts += [f"## {turn.model or 'Assistant'}", folded, *_texts_and_calls(turn), _figures(turn)]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
-def _ended(turn: Turn) -> str:
+def _texts_and_calls(turn: Turn) -> Iterator[str]:
+    """Yields the texts of an answer, and its calls between them."""
+    begin = 0
+    for call in calls_of(turn.settings):
+        yield _ended(turn.text[begin : call.at])
+        begin = max(begin, call.at)
+        runs = re.findall("`+", call.arguments + call.result)
+        fence = "`" * max(3, 1 + max(map(len, runs), default=0))
+        title = f"{call.title} ({call.outcome}, {call.seconds:.1f} s)"
+        summary = html.escape(title)
+        told = f"{fence}json\n{call.arguments}\n{fence}\n\n{fence}\n{call.result}\n{fence}"
+        yield f"<details><summary>{summary}</summary>\n\n{told}\n\n</details>"
+    yield _ended(turn.text[begin:])
+
+
+def _ended(text: str) -> str:
     """Returns an answer's text, closing a code block that a stop left open."""
-    text = turn.text.rstrip()
+    text = text.rstrip()
     fence = ""
     for line in text.splitlines():
         mark = re.match(r" {0,3}(`{3,}|~{3,})(.*)", line)
@@ -92,7 +110,8 @@ def _turn(turn: Turn) -> dict[str, object]:
         "finish": turn.finish,
         "model": turn.model,
         "origins": [{"source": source, "characters": count} for source, count in turn.runs],
-        "settings": dict(turn.settings),
+        "settings": {name: value for name, value in turn.settings.items() if name != CALLS},
+        **({"calls": [asdict(call) for call in calls]} if (calls := calls_of(turn.settings)) else {}),
         "figures": dict(turn.figures),
     }
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from edgespec_tui.sessions.conversation import Conversation, Runs, Turn
+from edgespec_tui.tools.values import calls_of
 
 TITLE_LENGTH = 60  # of a title made from the first question
 GROWS = ("parent", "text", "reasoning", "finish", "model", "runs", "figures", "settings")
@@ -58,6 +59,7 @@ def head_of(conversation: Conversation) -> SessionHead:
         "seed": conversation.seed,
         "max_tokens": conversation.max_tokens,
         **({"draft": dict(conversation.draft)} if conversation.draft else {}),
+        **({"tools_off": sorted(conversation.tools_off)} if conversation.tools_off else {}),
     }
     return SessionHead(
         clean(conversation.title), clean(conversation.system), json.dumps(settings), conversation.head
@@ -76,7 +78,7 @@ def write(connection: sqlite3.Connection, id: int, changes: Changes, *, now: flo
     for turn in changes.turns.values():
         (row,) = connection.execute(WRITE_TURN, (id, turn.id, turn.role, now, *_grown(turn))).fetchone()
         if turn.finish is not None or turn.role == "user":  # not at every write while an answer grows
-            index(connection, row, turn.text)
+            index(connection, row, searched_text(turn))
 
 
 def _grown(turn: Turn) -> tuple[int | str | None, ...]:
@@ -89,6 +91,12 @@ def _grown(turn: Turn) -> tuple[int | str | None, ...]:
 def index(connection: sqlite3.Connection, row: int, text: str) -> None:
     """Lets a turn's text be found."""
     connection.execute("INSERT OR REPLACE INTO words (rowid, text) VALUES (?, ?)", (row, clean(text)))
+
+
+def searched_text(turn: Turn) -> str:
+    """Returns what a turn is found by: its text, and its calls with their results."""
+    calls = (f"{call.title} {call.arguments}\n{call.result}" for call in calls_of(turn.settings))
+    return "\n".join([turn.text, *calls])
 
 
 def clean(text: str) -> str:
@@ -142,6 +150,7 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
         max_tokens=settings.get("max_tokens"),
         turns={turn.id: _rooted(turn, ids) for turn in turns},
         draft=draft if isinstance(draft := settings.get("draft"), dict) else {},
+        tools_off=set(map(str, off)) if isinstance(off := settings.get("tools_off"), list) else set(),
         head=head[3] if head[3] is None or head[3] in ids else max(ids, default=None),
     )
 

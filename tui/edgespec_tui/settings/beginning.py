@@ -16,6 +16,9 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import FILE, AppNames, Settings, read
 from edgespec_tui.settings.values import ANSWER
+from edgespec_tui.tools.server_list import list_path
+from edgespec_tui.tools.server_list import read as read_servers
+from edgespec_tui.tools.toolbox import Toolbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,19 @@ def _extra(arguments: argparse.Namespace) -> dict[str, Any]:
 def open_sessions(arguments: argparse.Namespace, *, on_notice: Callable[[str], None]) -> Sessions:
     """Returns the chats that the flags ask for: those of the data folder, or of this run alone."""
     return Sessions(None if arguments.no_save else config.data_folder(), on_notice=on_notice)
+
+
+def open_toolbox(arguments: argparse.Namespace, settings: Settings) -> Toolbox:
+    """Returns the servers of tools that the flags leave, none of them started. Raises SettingError."""
+    servers = read_servers(list_path())
+    if arguments.tools is not None:
+        wanted = [name.strip() for name in arguments.tools.split(",") if name.strip() not in ("", "none")]
+        known = {server.name: server for server in servers}
+        if wrong := next((name for name in wanted if name not in known), None):
+            there = ", ".join(known) or "none; edgespec mcp add adds one"
+            raise SettingError(f"--tools names {wrong!r}: there is no such server, there is {there}")
+        servers = tuple(replace(known[name], disabled=False) for name in wanted)
+    return Toolbox(servers, call_s=settings.call_s)
 
 
 def first_conversation(

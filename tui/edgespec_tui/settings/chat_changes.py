@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from edgespec.errors import SettingError
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings import instructions
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.settings.values import from_text, number_text
 
@@ -13,6 +14,26 @@ def _system(talk: Conversation, text: str, _: SystemPrompts) -> str:
         return f"The system prompt: {talk.system or 'there is none'}"
     talk.system = "" if text in ("none", "default") else text
     return "The system prompt is set." if talk.system else "No system prompt."
+
+
+def _instructions(talk: Conversation, text: str, _: SystemPrompts) -> str:
+    if text == instructions.OFF:
+        talk.system = instructions.without(talk.system)
+        instructions.decide(instructions.OFF)
+        return "Instructions of this project are left out, here and in later chats of this folder."
+    if not (found := instructions.files()):
+        raise SettingError(
+            f"there is no {instructions.NAME} in this folder, or above it up to its repository's root"
+        )
+    names = ", ".join(map(str, found))
+    if text == instructions.ON:
+        talk.system = instructions.with_instructions(talk.system, instructions.text(found))
+        instructions.decide(instructions.ON)
+        return f"The system prompt has {names}, here and in later chats of this folder."
+    if text:
+        raise SettingError(f"/instructions takes on or off, not {text!r}")
+    used = "used" if instructions.are_in(talk.system) else "not used: /instructions on"
+    return f"Instructions of this project: {names} ({used})."
 
 
 def _prompts(talk: Conversation, text: str, prompts: SystemPrompts) -> str:
@@ -51,6 +72,7 @@ def _rename(talk: Conversation, title: str, _: SystemPrompts) -> str:
 
 CHANGES: Mapping[str, Callable[[Conversation, str, SystemPrompts], str]] = {
     "/system": _system,
+    "/instructions": _instructions,
     "/prompts": _prompts,
     "/set": _set,
     "/rename": _rename,

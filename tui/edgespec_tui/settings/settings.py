@@ -18,8 +18,12 @@ from edgespec.errors import SettingError
 from edgespec.sampling.settings import NUMBERS, Number
 from edgespec.system.named_file import regular_content
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings import instructions
 from edgespec_tui.settings.values import ANSWER, meant
+from edgespec_tui.tools.loop import MOST_ROUNDS
+from edgespec_tui.tools.toolbox import CALL_S
 
+ROUNDS, SECONDS = Number(MOST_ROUNDS, 1, 100), Number(CALL_S, 1, 3600)
 NOTIFICATIONS = ("bell", "osc9", "osc777", "off")
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
@@ -44,6 +48,8 @@ class Settings:
     panel: bool = True  # shown from the start
     tint: bool = False
     shell: bool = True  # !COMMAND runs one
+    tool_rounds: int = MOST_ROUNDS  # of calls in one answer
+    call_s: float = CALL_S  # that one call may take
     notify: str = "bell"  # how a long answer's end is announced where the window has no focus
     # keys by the name of what they do, several with commas
     keys: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +57,10 @@ class Settings:
     def new_conversation(self) -> Conversation:
         """Returns a chat with these settings."""
         return Conversation(
-            system=self.system, sampling=dict(self.sampling), seed=self.seed, max_tokens=self.max_tokens
+            system=instructions.usual(self.system),
+            sampling=dict(self.sampling),
+            seed=self.seed,
+            max_tokens=self.max_tokens,
         )
 
 
@@ -138,8 +147,10 @@ class _Table:
 
 
 def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | None) -> Settings:
-    names = ("chat", "sampling", "speculation", "screen", "keys")
-    chat, sampling, speculation, screen = (_Table(name, tables.get(name), complaints) for name in names[:-1])
+    names = ("chat", "sampling", "speculation", "screen", "tools", "keys")
+    chat, sampling, speculation, screen, tools = (
+        _Table(name, tables.get(name), complaints) for name in names[:-1]
+    )
     numbers = {name: sampling.number(name, number) for name, number in NUMBERS.items()}
     settings = Settings(
         system=chat.text("system"),
@@ -158,11 +169,14 @@ def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | 
             "notify", lambda value: value in NOTIFICATIONS, f"one of {', '.join(NOTIFICATIONS)}"
         )
         or "bell",
+        tool_rounds=tools.number("rounds", ROUNDS) or MOST_ROUNDS,
+        call_s=tools.number("seconds", SECONDS) or CALL_S,
         keys=_keys(tables.get("keys"), complaints, known),
     )
     chat.end(("system", "model", "max_tokens", "seed"))
     sampling.end(NUMBERS)
     speculation.end(("on", "drafter", "draft_length"))
+    tools.end(("rounds", "seconds"))
     screen.end(("theme", "panel", "tint", "shell", "notify"))
     for name in tables.keys() - set(names):
         complaints.append((name, f"[{name}] is not known{meant(name, names)}"))
@@ -264,6 +278,10 @@ TEMPLATE = """\
 # theme = "edgespec-dark"
 # panel = true
 # tint = false           # colour tokens by what produced them
+
+[tools]                  # of the servers in mcp.json
+# rounds = 10            # of calls in one answer
+# seconds = 120          # that one call may take
 
 [keys]                   # several keys with commas
 # chat.panel = "f2"

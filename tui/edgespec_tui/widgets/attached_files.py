@@ -1,21 +1,29 @@
 """Files in a question: named with an @ in what is typed, or put in with /read. Pictures stay files.
 
     explain @src/main.py and @"my notes.md"
+    what do @src/ and @docs/*.md have in common?
 
+A folder and a pattern stand for the files that their project does not ignore, as far as they are text.
 What follows an @ and names no file stays as it was written: decorators and addresses begin with one, too.
 """
 
 import re
 import shlex
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
+from rich.filesize import decimal
+
 from edgespec.errors import SettingError
 from edgespec.system.named_file import regular_content
 from edgespec_tui.endpoint.media import is_medium, mark_of
+from edgespec_tui.widgets.project_files import files_below, in_group, is_group
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 
+MOST_FILES = 200  # that a folder or a pattern may stand for
 LARGEST_FILE = 8 * 2**20  # bytes, of one file and of all that one question names
 MENTION = re.compile(r'(?<!\S)@(?:"([^"\n]+)"|(\S+))')
 NAMED = '@"'  # before a name that is not put in as text
@@ -24,57 +32,133 @@ FILE_URL = "file://"
 PUNCTUATION = ".,;:!?)]}'\""
 
 
+class NoText(SettingError):
+    """A file is no text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(f"{path} is not a text file (UTF-8): it cannot be put into a question")
+
+
 def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
-    """Returns a question with its files, and names that look like files and are none. Raises SettingError."""
-    text, inserts = question.text, list(question.inserts)
-    room, seen = LARGEST_FILE, set()
-    missed: list[str] = []
-    media: list[str] = []
-    digests: list[str] = []
+    """Returns a question with its files, and sentences on what it names and does not get.
+
+    Raises SettingError.
+    """
+    made, notes = _Made(question), []
     for match in MENTION.finditer(question.text):
         if any(one.start <= match.start() < one.end for one in question.inserts):
             continue  # pasted, not typed
-        name = match[1] or match[2]
-        path = _file_named(name, quoted=match[1] is not None)
-        if path is None:
-            if "/" in name or match[1]:
-                missed.append(name)
-        elif path not in seen:
-            seen.add(path)
-            if is_medium(path):
-                (mark, digest), block = mark_of(path), f"({path.name})"
-                media.append(str(path.absolute()))
-                digests.append(digest)
-            else:
-                content = read_text(path, most=room)
-                room -= len(content.encode())
-                mark, block = f"[{path.name}: {count_of(content)}]", fenced(path, content)
-            start = len(text) + 2
-            text = f"{text}\n\n{block}"
-            inserts.append(Insert(start, start + len(block), mark, file=True))
-    return QuestionText(text, tuple(inserts), tuple(media), digests=tuple(digests)), missed
+        name, quoted = match[1] or match[2], match[1] is not None
+        if path := _file_named(name, quoted=quoted):
+            made.add(path)
+        elif group := _group_named(name, quoted=quoted):
+            if left := made.add_group(name, group):
+                notes.append(f"{left} of the {len(group)} files in {name} are no text: left out.")
+        elif "/" in name or quoted:
+            notes.append(f"There is no file {name}: sent as written.")
+    return made.question(), notes
+
+
+class _Made:
+    """A question to which files are added."""
+
+    def __init__(self, question: QuestionText) -> None:
+        self._text, self._inserts = question.text, list(question.inserts)
+        self._room, self._seen = LARGEST_FILE, set[Path]()
+        self._media: list[str] = []
+        self._digests: list[str] = []
+
+    def add(self, path: Path) -> None:
+        """Adds a file, unless it is there. Raises SettingError."""
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        if is_medium(path):
+            mark, digest = mark_of(path)
+            self._media.append(str(path.absolute()))
+            self._digests.append(digest)
+            self._put(f"({path.name})", mark)
+        else:
+            self._add_text(path.name, path)
+
+    def add_group(self, name: str, group: Sequence[Path]) -> int:
+        """Adds the texts among some files; returns how many others there are. Raises SettingError."""
+        if len(group) > MOST_FILES:
+            raise SettingError(
+                f"{name} stands for {len(group):,} files, and at most {MOST_FILES} go into a question"
+            )
+        left = 0
+        for path in group:
+            if path not in self._seen:
+                try:
+                    self._add_text(path.as_posix(), path)
+                    self._seen.add(path)
+                except NoText:
+                    left += 1
+        return left
+
+    def _add_text(self, name: str, path: Path) -> None:
+        content = read_text(path, most=self._room)
+        self._room -= len(content.encode())
+        self._put(fenced(name, path, content), f"[{name}: {count_of(content)}]")
+
+    def _put(self, block: str, mark: str) -> None:
+        start = len(self._text) + 2
+        self._text = f"{self._text}\n\n{block}"
+        self._inserts.append(Insert(start, start + len(block), mark, file=True))
+
+    def question(self) -> QuestionText:
+        return QuestionText(
+            self._text, tuple(self._inserts), tuple(self._media), digests=tuple(self._digests)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A file that a text names, and where: characters from start to end (exclusive)."""
+    """What a text names, and where: characters from start to end (exclusive)."""
 
     start: int
     end: int
-    path: Path
+    name: str
+    about: str  # its size
 
 
-def mentions(text: str) -> list[Mention]:
-    """Returns the files that a text names and that are there."""
+def mentions(text: str, files: Callable[[], Sequence[str]] = tuple) -> list[Mention]:
+    """Returns the files that a text names and that are there. files: gives those below the folder."""
     found = []
     for match in MENTION.finditer(text):
         name, quoted = match[1] or match[2], match[1] is not None
         for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION)):
-            if path := _file_named(word, quoted=True):
+            path = _file_named(word, quoted=True)
+            group = in_group(word, files()) if path is None and is_group(word) else []
+            if path or group:
                 end = match.end() if quoted else match.start() + 1 + len(word)
-                found.append(Mention(match.start(), end, path))
+                about = size_of([path]) if path else f"{len(group)} files, {size_of(group[:MOST_FILES])}"
+                found.append(Mention(match.start(), end, path.name if path else word, about))
                 break
     return found
+
+
+def size_of(files: Iterable[Path | str]) -> str:
+    """Returns the size of some files together, in words."""
+    total = 0
+    for file in files:
+        with suppress(OSError, ValueError, RuntimeError):
+            total += Path(file).expanduser().stat().st_size
+    return decimal(total)
+
+
+def _group_named(name: str, *, quoted: bool) -> list[Path]:
+    """Returns the files that a folder's name or a pattern stands for."""
+    for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION.replace("]", ""))):
+        if word.endswith("/"):
+            with suppress(OSError, ValueError, RuntimeError):
+                folder = Path(word).expanduser()
+                if folder.is_dir() and (found := files_below(folder)):
+                    return [folder / file for file in found]
+        elif is_group(word) and (found := in_group(word, files_below(Path()))):
+            return list(map(Path, found))
+    return []
 
 
 def _file_named(name: str, *, quoted: bool) -> Path | None:
@@ -99,11 +183,11 @@ def read_text(path: Path, *, most: int = LARGEST_FILE) -> str:
             raise SettingError(f"{path} has {size}, and {left} for files in one question")
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise SettingError(f"{path} is not a text file (UTF-8): it cannot be put into a question") from None
+        raise NoText(path) from None
     except OSError as error:
         raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
     if "\0" in text:
-        raise SettingError(f"{path} is not a text file (UTF-8): it cannot be put into a question")
+        raise NoText(path)
     return text
 
 
@@ -141,10 +225,10 @@ def fence_for(text: str) -> str:
     return "`" * max(3, longest + 1)
 
 
-def fenced(path: Path, text: str) -> str:
+def fenced(name: str, path: Path, text: str) -> str:
     """Returns a file as it appears in a question: its name, and its text between fences."""
     fence = fence_for(text)
-    return f"{path.name}:\n{fence}{path.suffix[1:]}\n{text.rstrip()}\n{fence}\n"
+    return f"{name}:\n{fence}{path.suffix[1:]}\n{text.rstrip()}\n{fence}\n"
 
 
 def read_file(name: str) -> str:
@@ -156,6 +240,6 @@ def read_file(name: str) -> str:
         if is_medium(path):
             mark_of(path)
             return f'{NAMED}{path}"'
-        return fenced(path, read_text(path))
+        return fenced(path.name, path, read_text(path))
     except (ValueError, RuntimeError):  # a zero byte, no such user
         raise SettingError(f"{name!r} is not the name of a file") from None

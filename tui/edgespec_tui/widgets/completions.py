@@ -12,6 +12,8 @@ from pathlib import Path
 from textual.widgets import Static
 
 from edgespec_tui.terminal.shown_text import Content
+from edgespec_tui.widgets.attached_files import size_of
+from edgespec_tui.widgets.project_files import named_like
 from edgespec_tui.widgets.slash_commands import COMMANDS
 
 MOST_ENTRIES = 2000  # of a folder that are read
@@ -47,10 +49,16 @@ class Suggestions:
         return None if self.at is None else self.items[self.at]
 
 
-def choices(before: str, *, first_line: bool, names: Callable[[], Sequence[str]]) -> Suggestions | None:
+def choices(
+    before: str,
+    *,
+    first_line: bool,
+    names: Callable[[], Sequence[str]],
+    files: Callable[[], Sequence[str]] = tuple,
+) -> Suggestions | None:
     """Returns the suggestions; None if there are none.
 
-    before: the line up to the cursor. names: gives the saved system prompts.
+    before: the line up to the cursor. names: gives the saved system prompts. files: those below the folder.
     """
     if first_line and re.fullmatch(r"/[a-z]*", before):
         fits = [one for one in COMMANDS if one.name.startswith(before)]
@@ -60,13 +68,20 @@ def choices(before: str, *, first_line: bool, names: Callable[[], Sequence[str]]
             )
             for one in fits
         )
-        return None if not fits or [one.name for one in fits] == [before] else Suggestions(0, items, at=0)
+        names_of = [one.name for one in fits]
+        at = None if before in names_of else 0  # a whole name is sent as it is, even if others begin so
+        return None if not fits or names_of == [before] else Suggestions(0, items, at=at)
     if first_line and (found := NAMED.search(before)):
         fitting = [name for name in names() if name.startswith(found["name"]) and name != found["name"]]
         items = tuple(Suggestion(name, "saved system prompt", final=True) for name in fitting)
         return Suggestions(found.start("name"), items) if items else None
     if (found := PATH.search(before)) and (first_line or not before.startswith("/read")):
-        items = tuple(_paths(found["path"].removeprefix('"')))
+        typed = found["path"].removeprefix('"')
+        paths = _paths(typed)
+        if typed and not typed.startswith(("~", "/", ".")):
+            known = {one.text.strip('" ') for one in paths}
+            paths += [_file(path) for path in named_like(typed, files()) if path not in known | {typed}]
+        items = tuple(paths)
         return Suggestions(found.start("path"), items) if items else None
     return None
 
@@ -92,7 +107,11 @@ def _paths(typed: str) -> list[Suggestion]:
 def _path(path: str, is_folder: bool) -> Suggestion:
     if is_folder:
         return Suggestion(f'"{path}/' if " " in path else f"{path}/", "folder")
-    return Suggestion(f'"{path}" ' if " " in path else f"{path} ", "")
+    return _file(path)
+
+
+def _file(path: str) -> Suggestion:
+    return Suggestion(f'"{path}" ' if " " in path else f"{path} ", size_of([path]))
 
 
 ROWS = 8

@@ -46,14 +46,23 @@ class LiveFigures(Counts):
     _plain_spent: float = 0.0
     _recent: deque[tuple[float, int]] = field(default_factory=deque)
     _sampled: float | None = None
+    messages: int = 1  # of the model's, in an answer that calls tools
+    _waited: bool = False
 
     def __post_init__(self) -> None:
         self.began = self.clock()
 
+    def waited(self) -> None:
+        """Leaves the time to the next token out of all speeds: a tool ran, or the user chose."""
+        self._waited, self.messages = True, self.messages + 1
+
     def note(self, streamed: StreamedRound) -> None:
         """Counts one round."""
         round_, n = streamed.round, streamed.n_tokens
-        if n and self.last is not None and not round_.drafted:
+        if n and self._waited and self.first is not None and self.last is not None:
+            self.first += streamed.at - self.last
+            self.last, self._waited = streamed.at, False
+        elif n and self.last is not None and not round_.drafted:
             self.plain_rounds += 1
             self._plain_spent += streamed.at - self.last
         if n:
@@ -132,7 +141,9 @@ class LiveFigures(Counts):
         """Returns the figures that are saved with the turn."""
         ended = self.ended
         return {
-            "n_tokens": ended.n_tokens if ended and ended.n_tokens is not None else self.n_tokens,
+            "n_tokens": self.n_tokens
+            if ended is None or self.messages > 1
+            else ended.n_tokens or self.n_tokens,
             "tok_per_s": self.tok_per_s(),
             "ttft_s": self.ttft_s,
             "drafted": self.drafted,

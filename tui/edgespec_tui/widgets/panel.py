@@ -15,6 +15,7 @@ from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.live_figures import ESTIMATED_FROM, NAMES, LiveFigures
 
 NOTHING = "-"
+EXACT = {"distribution": "in distribution", "bytes": "to the byte"}
 NAME_WIDTH, VALUE_WIDTH = 11, 20
 LINE_BAR = 8  # characters of a bar in the panel's line
 HARD = 0.7  # share of right guesses; a usual draft is about as good
@@ -43,6 +44,7 @@ class PanelState:
     speculation: bool = True
     used: int | None = None
     measured: MeasuredSpeedUp | None = None
+    instructions: bool = False  # the system prompt has those of the project
 
 
 def size_words(n_bytes: int) -> str:
@@ -97,6 +99,8 @@ def rows_of(figures: LiveFigures | None, state: PanelState) -> list[tuple[str, s
             ("per check", f"{mean:.2f} tokens" if mean else NOTHING),
             ("draft", (figures.why() if figures else "") or NOTHING),
         ]
+        if exact := EXACT.get(state.info.exact):
+            rows.append(("exact", exact))
     return rows + _context(state)
 
 
@@ -125,6 +129,8 @@ def _context(state: PanelState) -> list[tuple[str, str]]:
         found.append(("memory", size_words(state.info.memory)))
     if state.info and state.info.card:
         found.append(("card", state.info.card))
+    if state.instructions:
+        found.append(("project", "AGENTS.md is used"))
     return found
 
 

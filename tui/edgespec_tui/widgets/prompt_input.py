@@ -19,6 +19,7 @@ from textual.widgets import TextArea
 from edgespec_tui.terminal.shown_text import visible
 from edgespec_tui.widgets.attached_files import Mention, mention_of, mentions
 from edgespec_tui.widgets.completions import Suggestion, Suggestions, choices
+from edgespec_tui.widgets.project_files import ProjectFiles
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of, is_large
 
 HISTORY = 500
@@ -57,6 +58,7 @@ class PromptInput(TextArea):
         self.show: Callable[[Suggestions | None], object] = lambda _: None  # shows suggestions that changed
         self.show_files: Callable[[Sequence[Mention]], object] = lambda _: None  # files named, that changed
         self._files: list[Mention] = []
+        self._project = ProjectFiles()
         self.choices: Suggestions | None = None
         self._at: int | None = None  # place in the history; None: something new is being written
         self._written = ""  # what that was
@@ -217,11 +219,14 @@ class PromptInput(TextArea):
         """Looks for suggestions; Textual calls this after each change of the text."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
-        self._show(choices(before, first_line=row == 0, names=self.names))
-        files = mentions(self.text) if "@" in self.text else []
+        self._show(choices(before, first_line=row == 0, names=self.names, files=self._project_files))
+        files = mentions(self.text, self._project_files) if "@" in self.text else []
         if files != self._files:
             self._files = files
             self.show_files(files)
+
+    def _project_files(self) -> Sequence[str]:
+        return self._project.known(lambda: self.app.call_later(self.update_suggestion))
 
     def remove_file(self, number: int) -> None:
         """Takes the name of a file out of the text; Ctrl+Z brings it back."""

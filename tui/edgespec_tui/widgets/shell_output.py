@@ -2,14 +2,11 @@
 
 import asyncio
 import codecs
-import os
-import signal
-import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 
 from textual.widgets import Static
 
+from edgespec.system.end_process import end_with_children
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.attached_files import fence_for
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
@@ -17,7 +14,6 @@ from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 ROWS = 6  # of its end that are shown while it runs
 HALF = 6_000  # characters kept of the beginning and of the end
 READ = 2**14  # bytes
-PATIENCE_S = 1.0  # between asking a command to end and ending it
 EVERY_S = 0.1  # between two drawings
 
 
@@ -88,7 +84,7 @@ class ShellOutput(Static):
                 self._show(ran)
             ran.code = await process.wait()
         except asyncio.CancelledError:
-            await _end(process)
+            await end_with_children(process)
         finally:
             self.display = False
         return ran
@@ -102,17 +98,3 @@ class ShellOutput(Static):
         lines = ran.output.text().rstrip().splitlines()[-ROWS:]
         head = Content.assemble("Esc stops it   ", (f"$ {ran.command}", "bold"))
         self.update(Content("\n").join([head, *map(Content, lines)]))
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """Ends a command and what it started: asks first."""
-    for sign in ("SIGTERM", "SIGKILL"):
-        with suppress(ProcessLookupError, PermissionError):
-            if sys.platform == "win32":
-                process.kill()
-            else:
-                os.killpg(process.pid, getattr(signal, sign))
-        with suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                await process.wait()
-                return

@@ -19,9 +19,11 @@ COMMANDS = (
     SlashCommand("/help", "", "show keys and commands", "app.help"),
     SlashCommand("/model", "", "choose or pull a model", "app.models"),
     SlashCommand("/system", "[TEXT]", "set the system prompt of this chat; without TEXT, show it"),
+    SlashCommand("/instructions", "[on|off]", "use the AGENTS.md of this project, or do not"),
     SlashCommand(
         "/prompts", "[NAME]", "use a saved system prompt, `save NAME` or `delete NAME`; alone, list them"
     ),
+    SlashCommand("/prompt", "[SERVER:NAME ...]", "put a server's prompt into the input; alone, list them"),
     SlashCommand("/set", "[NAME VALUE]", "set temperature, seed, max_tokens, ...; alone, show them"),
     SlashCommand("/read", "FILE", "add a text file or picture to the question; so does @FILE in it"),
     SlashCommand("/editor", "", "open the input in your editor", "editor"),
@@ -34,6 +36,7 @@ COMMANDS = (
     SlashCommand("/export", "[FILE]", "write this chat to a file: .md or .json"),
     SlashCommand("/compact", "", "continue from a summary of the oldest turns; the whole chat is kept"),
     SlashCommand("/schema", "[FILE]", "have answers follow a JSON schema; `off` ends that"),
+    SlashCommand("/tools", "", "show servers of tools, and turn them on and off in this chat", "tools"),
     SlashCommand("/race", "[TEXT]", "answer plain and with speculation, in turn"),
     SlashCommand("/demo", "", "show in a minute what speculation is for", "demo"),
     SlashCommand("/speculation", "on|off", "turn speculation on or off in this chat"),

@@ -80,8 +80,8 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
     async def show_earlier(self) -> None:
         """Shows some earlier turns, and keeps the place that is being read."""
         top = next(iter(self.query(TurnView)), None)
-        if isinstance(top, AnswerView) and top.body.has_more:
-            await top.body.show_more()
+        if isinstance(top, AnswerView) and (more := [body for body in top.bodies if body.has_more]):
+            await more[-1].show_more()
             return
         low = max(0, self._first - MORE)
         if low == self._first:
@@ -146,7 +146,7 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
         """Colours tokens by who produced them, or not."""
         self.tinted = tinted
         for view in self.query(AnswerView):
-            await view.body.set_tinted(tinted)
+            await view.set_tinted(tinted)
 
     async def mark_left_out(self, ids: Sequence[int], *, notify: bool) -> None:
         """Marks the turns that the model no longer gets. notify: also say so before the last turn."""

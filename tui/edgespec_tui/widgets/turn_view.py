@@ -1,7 +1,7 @@
 """A turn on the screen: who speaks, the text, and what can be done with it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,10 +13,13 @@ from textual.widgets import Collapsible, Static
 
 from edgespec_tui.sessions.conversation import Turn
 from edgespec_tui.terminal.shown_text import Content
+from edgespec_tui.tools.values import Call, calls_of
 from edgespec_tui.widgets.answer_body import AnswerBody
 from edgespec_tui.widgets.block_rows import BlockRows
+from edgespec_tui.widgets.call_view import CallView
 from edgespec_tui.widgets.growing import Growing
 from edgespec_tui.widgets.markdown_blocks import lines_of
+from edgespec_tui.widgets.origins import part
 from edgespec_tui.widgets.question import QuestionText, question_of
 from edgespec_tui.widgets.thumbnail import Thumbnail
 
@@ -152,7 +155,8 @@ class AnswerView(TurnView):
 
     def __init__(self, turn: Turn, versions: tuple[int, int], *, tinted: bool) -> None:
         super().__init__(turn, versions)
-        self.body = AnswerBody(turn.text, turn.runs, tinted=tinted)
+        self._tinted = tinted
+        self._parts = [*_parts(turn, tinted)]
         self._thoughts = BlockRows(lines_of(turn.reasoning))
         self._fold: Collapsible | None = self._new_fold("Reasoning") if turn.reasoning else None
         self._who = Static(self._head(turn.model or "Answer"), classes="who")
@@ -165,19 +169,31 @@ class AnswerView(TurnView):
         yield self._top(self._who, "copy", "edit", "again", "go_on", "branch")
         if self._fold:
             yield self._fold
-        yield self.body
+        yield from self._parts
         yield self._note
 
     async def on_mount(self) -> None:
         if self.turn.finish:
             await self.end(self.turn)
 
+    @property
+    def bodies(self) -> list[AnswerBody]:
+        """The texts of the answer: one, or one for each message between which it called tools."""
+        return [part for part in self._parts if isinstance(part, AnswerBody)]
+
     async def show_all(self) -> None:
-        while self.body.has_more:
-            await self.body.show_more()
+        for body in self.bodies:
+            while body.has_more:
+                await body.show_more()
 
     def written(self) -> Sequence[BlockRows]:
-        return [*self.body.query(BlockRows)]
+        return [rows for body in self.bodies for rows in body.query(BlockRows)]
+
+    async def set_tinted(self, tinted: bool) -> None:
+        """Colours the text by who produced it, or not."""
+        self._tinted = tinted
+        for body in self.bodies:
+            await body.set_tinted(tinted)
 
     async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None:
         """Adds text; runs: of `text`. Does nothing if it is no longer shown."""
@@ -190,7 +206,26 @@ class AnswerView(TurnView):
         if text:
             if self._fold and self._fold.title.startswith("Thinking"):
                 self._fold.title = self._fold.title.replace("Thinking", "Thought")
-            await self.body.feed(text, runs)
+            last = self._parts[-1]
+            if not isinstance(last, AnswerBody):
+                last = AnswerBody("", (), tinted=self._tinted).add_class("after-call")
+                await self._add_part(last)
+            await last.feed(text, runs)
+
+    async def show_call(self, call: Call) -> None:
+        """Shows a call, or what has become of it."""
+        if not self.is_attached:
+            return
+        self.show_waiting("" if call.outcome == "asked" else "reading the result")
+        for shown in self._parts:
+            if isinstance(shown, CallView) and (shown.call.id, shown.call.round) == (call.id, call.round):
+                shown.show(call)
+                return
+        await self._add_part(CallView(call))
+
+    async def _add_part(self, part: AnswerBody | CallView) -> None:
+        self._parts.append(part)
+        await self.mount(part, before=self._note)
 
     def _new_fold(self, title: str) -> Collapsible:
         return Collapsible(self._thoughts, title=title, classes="reasoning")
@@ -200,7 +235,7 @@ class AnswerView(TurnView):
         self._thinking_since = self._thinking_since or now
         if self._fold is None:
             self._fold = self._new_fold("Thinking")
-            await self.mount(self._fold, before=self.body)
+            await self.mount(self._fold, before=self._parts[0])
         self._thought.append(reasoning)
         self._fold.title = f"Thinking, {now - self._thinking_since:.0f} s"
         self._thoughts.show(lines_of("".join(self._thought)))
@@ -228,6 +263,22 @@ class AnswerView(TurnView):
     def _show_note(self, sentence: str) -> None:
         if sentence != str(self._note.content):
             self._note.update(Content(sentence))
+
+
+def _parts(turn: Turn, tinted: bool) -> Iterator[AnswerBody | CallView]:
+    """Yields the texts of an answer and its calls, in the order in which they were made."""
+    begin, calls = 0, calls_of(turn.settings)
+    for round_ in sorted({call.round for call in calls}):
+        these = [call for call in calls if call.round == round_]
+        end = min(max(begin, these[0].at), len(turn.text))
+        if end > begin or not begin:
+            yield AnswerBody(turn.text[begin:end], tuple(part(turn.runs, begin, end)), tinted=tinted)
+        yield from map(CallView, these)
+        begin = end
+    if begin < len(turn.text) or not calls:
+        end = len(turn.text)
+        body = AnswerBody(turn.text[begin:], tuple(part(turn.runs, begin, end)), tinted=tinted)
+        yield body.set_class(bool(calls), "after-call")
 
 
 def ending(turn: Turn) -> list[str]:

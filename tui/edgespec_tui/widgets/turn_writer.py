@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
@@ -22,6 +22,10 @@ from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.endpoint.media import gone
 from edgespec_tui.sessions.context_fit import Fitting
 from edgespec_tui.sessions.conversation import Conversation, Turn, without_old_media
+from edgespec_tui.tools.loop import ToolLoop, Wanted
+from edgespec_tui.tools.offer import described
+from edgespec_tui.tools.values import Call, calls_of, saved
+from edgespec_tui.tools.wanted import WantedCalls
 from edgespec_tui.widgets.growing import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import join, part
@@ -38,6 +42,8 @@ class AnswerScreen(Protocol):
     """What an answer is drawn on."""
 
     async def feed(self, text: str, reasoning: str, runs: list[tuple[str, int]]) -> None: ...
+
+    async def show_call(self, call: Call) -> None: ...
 
     async def end(self, turn: Turn) -> None: ...
 
@@ -61,6 +67,8 @@ class TurnWriter:
     plain_s: float | None = None  # what a token takes without a draft, if known
     since_key: Callable[[], float] = lambda: math.inf  # seconds since the last key
     on_reading: Callable[[Reading], None] = lambda _: None
+    tools: ToolLoop | None = None  # what it may call
+    refit: Callable[[int], Awaitable[Fitting]] | None = None  # what the model gets after calls, up to a turn
     error: EdgeSpecError | None = None
     figures: LiveFigures = field(init=False)
     _turn: AssembledTurn = field(init=False)  # all of the turn so far
@@ -68,11 +76,16 @@ class TurnWriter:
     _painted: tuple[int, int] = field(init=False)  # characters of text and reasoning that are drawn
     _parser: Parser = field(init=False)
     _painting: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _calls: list[Call] = field(init=False)
+    _wanted: WantedCalls = field(default_factory=WantedCalls)
 
     def __post_init__(self) -> None:
         speculation = self.options.speculation
         self.figures = LiveFigures(plain_s=self.plain_s, speculation=speculation)
         asked_for = {"speculation": speculation, "left_out": len(self.fitting.left_out)}
+        self._calls = [*calls_of(self.turn.settings)]
+        if self.tools is not None:
+            self.tools.calls = self._calls
         self.turn = replace(self.turn, settings={**self.conversation.values(), **asked_for})
         text, thought = self.turn.text, self.turn.reasoning
         self._turn, self._painted = AssembledTurn(text, thought), (len(text), len(thought))
@@ -90,32 +103,84 @@ class TurnWriter:
         drawing = asyncio.create_task(self._draw(screen))
         finish: FinishReason = "cancelled"
         try:
-            finish = await self._stream(self.fitting.messages)
+            finish = await self._answer(screen)
         except EdgeSpecError as error:
-            lighter = None if self.figures.n_tokens else without_old_media(self.fitting.messages, error)
-            try:
-                finish = await self._stream(lighter) if lighter else finish
-                self.error = None if lighter else error
-            except EdgeSpecError as again:
-                self.error = again
+            self.error = error
         finally:
             drawing.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await drawing
             self.figures.over = True
-            before = len(self._turn.content)
-            self._turn.add(self._parser.finish())
-            self._lengthen(before, ())
+            self._end_message()
             await self._paint(screen)
             self.turn = self._as_turn(finish)
             self.conversation.change(self.turn)
             self.keep()
             await screen.end(self.turn)
 
-    async def _stream(self, messages: Sequence[Message]) -> FinishReason:
-        """Takes an answer to messages to its end; returns how it ended."""
+    async def _answer(self, screen: AnswerScreen) -> FinishReason:
+        """Takes an answer to its end, with what it calls; returns how it ended."""
+        tools, messages = self.tools, self.fitting.messages
         finish: FinishReason = "cancelled"
-        async with contextlib.aclosing(self.endpoint.answer(messages, self.options)) as events:
+        if tools is None:
+            return await self._message(messages, self.options)
+
+        async def ask(may_call: bool) -> tuple[list[Wanted], int]:
+            nonlocal finish, messages
+            if self._calls and self.refit is not None:
+                self._begin_message()
+                self.conversation.change(self._as_turn(None))
+                self.keep()
+                messages = (await self.refit(self.turn.id)).messages
+            finish = await self._message(messages, self._with_tools(may_call=may_call))
+            self._end_message()
+            return self._wanted.taken(len(self._calls)), len(self._turn.content)
+
+        async def show(call: Call) -> None:
+            await self._paint(screen)
+            await screen.show_call(call)
+
+        tools.changed = show
+        await tools.answer(ask)
+        return finish
+
+    def _with_tools(self, *, may_call: bool) -> AnswerOptions:
+        """Returns the options of a message that may call tools."""
+        assert self.tools is not None
+        choice = {} if may_call else {"tool_choice": "none"}
+        return replace(
+            self.options, extra={**self.options.extra, "tools": described(self.tools.offered), **choice}
+        )
+
+    def _begin_message(self) -> None:
+        """Begins another message of the same answer, below what there is."""
+        self._parser = Parser(thoughts_first)
+        self.figures.waited()
+        self._turn.reasoning += "\n\n" if self._turn.reasoning else ""
+        if self._turn.content:
+            self._turn.content += "\n\n"
+            self._lengthen(len(self._turn.content) - 2, ())
+
+    def _end_message(self) -> None:
+        """Takes what the parser has held back."""
+        before = len(self._turn.content)
+        self._turn.add(self._parser.finish())
+        self._lengthen(before, ())
+
+    async def _message(self, messages: Sequence[Message], options: AnswerOptions) -> FinishReason:
+        """Takes one message of the model's; without old pictures, if it does not read them."""
+        try:
+            return await self._stream(messages, options)
+        except EdgeSpecError as error:
+            lighter = None if self.figures.n_tokens else without_old_media(messages, error)
+            if lighter is None:
+                raise
+        return await self._stream(lighter, options)
+
+    async def _stream(self, messages: Sequence[Message], options: AnswerOptions) -> FinishReason:
+        """Takes a message to its end; returns how it ended."""
+        finish: FinishReason = "cancelled"
+        async with contextlib.aclosing(self.endpoint.answer(messages, options)) as events:
             async for event in events:
                 if isinstance(event, Ended):
                     self.figures.ended = event
@@ -129,6 +194,8 @@ class TurnWriter:
     def _take(self, streamed: StreamedRound) -> None:
         self.figures.note(streamed)
         self._turn.reasoning += streamed.reasoning
+        for piece in streamed.tool_calls:
+            self._wanted.add(piece)
         before = len(self._turn.content)
         self._turn.add(self._parser.feed(streamed.round.text))
         self._lengthen(before, streamed.spans)
@@ -171,7 +238,7 @@ class TurnWriter:
         figures = self.figures.as_figures()
         if self.error:
             figures["reason"] = reason_in_short(self.error)
-        elif self.figures.ended and self.figures.ended.finish == "tool_calls":
+        elif not self._calls and self.figures.ended and self.figures.ended.finish == "tool_calls":
             figures["reason"] = CALLED
         return replace(
             self.turn,
@@ -180,6 +247,7 @@ class TurnWriter:
             finish=finish,
             runs=tuple(self._runs),
             figures=figures,
+            settings={**self.turn.settings, **saved(self._calls)},
         )
 
 

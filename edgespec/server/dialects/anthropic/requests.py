@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
-from edgespec.server.dialects.fields import Fields, Listed, StopList, Whole
-from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import SharedFields
-from edgespec.server.dialects.tools import Name
 from edgespec.server.dialects.translation import Translated, called, function, picture
 from edgespec.server.refusal import Refusal
+from edgespec.server.requests.fields import Fields, Listed, StopList, Whole
+from edgespec.server.requests.generation import SharedFields
+from edgespec.server.requests.messages import unreadable
+from edgespec.server.requests.tools import Name
 
 
 class Source(Fields):

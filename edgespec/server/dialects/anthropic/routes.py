@@ -9,6 +9,7 @@ from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.anthropic.answers import MessageAnswer, MessageStream, error_of
 from edgespec.server.dialects.anthropic.requests import CountRequest, MessagesRequest
 from edgespec.server.dialects.dialect import Dialect, with_pair
+from edgespec.server.pair_session import PairSession
 
 
 class AnthropicDialect(Dialect):
@@ -24,19 +25,19 @@ class AnthropicDialect(Dialect):
         )
 
     @with_pair
-    async def messages(self, wanted: MessagesRequest, request: Request) -> Response:
+    async def messages(self, session: PairSession, wanted: MessagesRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
-        submits, [turn], _ = await self.answering.chat_submits(body)
+        submits, [turn], _ = await session.chat_submits(body)
         answer = MessageAnswer(
-            self.answering.name(),
+            session.name,
             turn,
             request.state.request_id,
             tuple(wanted.stop_sequences or ()),
         )
-        return await self.answering.answer(request, submits, answer, body)
+        return await session.answer(submits, answer, body, request)
 
     @with_pair
-    async def count_tokens(self, wanted: CountRequest) -> dict[str, int]:
+    async def count_tokens(self, session: PairSession, wanted: CountRequest) -> dict[str, int]:
         """Returns how many tokens a conversation has."""
-        return {"input_tokens": await self.answering.n_tokens(wanted.as_chat())}
+        return {"input_tokens": await session.n_tokens(wanted.as_chat())}

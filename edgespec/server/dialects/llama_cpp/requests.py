@@ -15,10 +15,10 @@ from pydantic import (
 
 from edgespec.core.request import Scoring
 from edgespec.sampling.settings import NUMBERS
-from edgespec.server.dialects.fields import Biases, Fields, Listed, TokenId, Whole
-from edgespec.server.dialects.openai.requests import GenerationRequest
 from edgespec.server.filling import GapFields
 from edgespec.server.refusal import unsupported
+from edgespec.server.requests.fields import Biases, Fields, Listed, TokenId, Whole
+from edgespec.server.requests.generation import GenerationRequest
 
 ALIASES = {number.also: name for name, number in NUMBERS.items() if number.also}
 ALIASES |= {"n_cmpl": "n", "logprobs": "n_probs", "logit_bias": "llama_bias"}

@@ -16,10 +16,10 @@ from edgespec.protocol.messages import Loaded, SlotName
 from edgespec.protocol.messages import Prompt as WorkerPrompt
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.bodies import checked_router
-from edgespec.server.dialects.dialect import Dialect, with_pair
-from edgespec.server.dialects.fields import Listed
+from edgespec.server.dialects.dialect import FINGERPRINT, Dialect, with_pair
 from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings, token_list
 from edgespec.server.dialects.llama_cpp.requests import (
+    ALIASES,
     DetokenizeRequest,
     InfillRequest,
     JsonPrompt,
@@ -29,15 +29,19 @@ from edgespec.server.dialects.llama_cpp.requests import (
     SlotFile,
     TokenizeRequest,
 )
-from edgespec.server.dialects.openai.answers import FINGERPRINT
-from edgespec.server.dialects.openai.requests import AdapterScale, ChatRequest, scales_of
 from edgespec.server.filling import fill_prompt
 from edgespec.server.media import marked
+from edgespec.server.pair_session import PairSession
 from edgespec.server.refusal import Refusal, closed, missing, unsupported
+from edgespec.server.requests.chat import ChatRequest
+from edgespec.server.requests.fields import Listed
+from edgespec.server.requests.generation import AdapterScale, scales_of
 
 
 class LlamaCppDialect(Dialect):
     """Answers clients made for llama-server."""
+
+    aliases = ALIASES
 
     def routes(self) -> APIRouter:
         return checked_router(
@@ -56,44 +60,45 @@ class LlamaCppDialect(Dialect):
     # -- text
 
     @with_pair
-    async def complete(self, body: LlamaCompletion, request: Request) -> Response:
+    async def complete(self, session: PairSession, body: LlamaCompletion, request: Request) -> Response:
         """Continues text."""
         body.check()
         given = body.prompts()
-        prompts = [await self._prompt(prompt) for prompt in given]
+        prompts = [await self._prompt(session, prompt) for prompt in given]
         several = isinstance(body.prompt, list) and not any(isinstance(x, int) for x in body.prompt)
-        return await self._answer(body, prompts, several or (body.n or 1) > 1, request)
+        return await self._answer(session, body, prompts, several or (body.n or 1) > 1, request)
 
     @with_pair
-    async def infill(self, body: InfillRequest, request: Request) -> Response:
+    async def infill(self, session: PairSession, body: InfillRequest, request: Request) -> Response:
         """Fills the gap between two texts."""
         body.check()
-        prompt = await fill_prompt(self.answering, body, body.limit())
-        return await self._answer(body, [prompt], (body.n or 1) > 1, request)
+        prompt = await fill_prompt(session, body, body.limit())
+        return await self._answer(session, body, [prompt], (body.n or 1) > 1, request)
 
     async def _answer(
         self,
+        session: PairSession,
         body: LlamaGenerationRequest,
         prompts: Sequence[WorkerPrompt],
         several: bool,
         request: Request,
     ) -> Response:
-        about = self.answering.loaded()
-        body.logit_bias = await self._bias(body) or None
+        about = session.about
+        body.logit_bias = await self._bias(session, body) or None
         submits, texts = [], []
         for prompt in prompts:
-            made = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
+            made = body.submits(prompt, add_bos=True, defaults=session.defaults)
             submits += made
-            texts += [await self._spelt(prompt, about)] * len(made)
+            texts += [await self._spelt(session, prompt, about)] * len(made)
         answer = LlamaAnswer(
-            self.answering.name(), about.plain_s, about.n_ctx, body, submits, texts, several, about.end_tokens
+            session.name, about.plain_s, about.n_ctx, body, submits, texts, several, about.end_tokens
         )
-        return await self.answering.answer(request, submits, answer, body)
+        return await session.answer(submits, answer, body, request)
 
-    async def _prompt(self, given: Prompt) -> WorkerPrompt:
+    async def _prompt(self, session: PairSession, given: Prompt) -> WorkerPrompt:
         """Returns a prompt as the worker takes it; turns texts among token ids into tokens."""
         if isinstance(given, JsonPrompt):
-            files, reads = given.multimodal_data or [], self.answering.loaded().reads
+            files, reads = given.multimodal_data or [], session.about.reads
             if not files:
                 return given.prompt_string
             if not reads:
@@ -102,10 +107,10 @@ class LlamaCppDialect(Dialect):
             return marked(given.prompt_string, listed, "multimodal_data")
         if isinstance(given, str):
             return given
-        return await self._mixed(given, add_bos=True)
+        return await self._mixed(session, given, add_bos=True)
 
     async def _mixed(
-        self, given: Sequence[int | str], *, add_bos: bool, special: bool = True
+        self, session: PairSession, given: Sequence[int | str], *, add_bos: bool, special: bool = True
     ) -> tuple[int, ...]:
         tokens: list[int] = []
         for i, item in enumerate(given):
@@ -113,24 +118,24 @@ class LlamaCppDialect(Dialect):
                 tokens.append(item)
             else:
                 start = add_bos and i == 0
-                tokens += await self.answering.worker.tokenize(item, add_bos=start, special=special)
+                tokens += await session.worker.engine.tokenize(item, add_bos=start, special=special)
         return tuple(tokens)
 
-    async def _spelt(self, prompt: WorkerPrompt, about: Loaded) -> str:
+    async def _spelt(self, session: PairSession, prompt: WorkerPrompt, about: Loaded) -> str:
         if isinstance(prompt, Mixed):
             prompt = MARKER.join(prompt.texts)
         if isinstance(prompt, str):
             return (about.bos if about.bos_token is not None else "") + prompt
         if not prompt or max(prompt) >= about.n_vocab:
             return ""  # the worker reports what is wrong with it
-        return b"".join(await self.answering.worker.spell(prompt)).decode("utf-8", "replace")
+        return b"".join(await session.worker.engine.spell(prompt)).decode("utf-8", "replace")
 
-    async def _bias(self, body: LlamaGenerationRequest) -> dict[str, float]:
+    async def _bias(self, session: PairSession, body: LlamaGenerationRequest) -> dict[str, float]:
         """Returns what is added to logits, by token id: each token of a text gets its bias."""
         found: dict[str, float] = {}
         for token, value in body.biased():
             if isinstance(token, str):
-                tokens = await self.answering.worker.tokenize(token, add_bos=False, special=False)
+                tokens = await session.worker.engine.tokenize(token, add_bos=False, special=False)
                 found.update(dict.fromkeys(map(str, tokens), value))
             else:
                 found[str(token)] = value
@@ -139,36 +144,36 @@ class LlamaCppDialect(Dialect):
     # -- tokens and templates
 
     @with_pair
-    async def tokenize(self, wanted: TokenizeRequest) -> Response:
+    async def tokenize(self, session: PairSession, wanted: TokenizeRequest) -> Response:
         """Turns text into tokens."""
         given = [wanted.content] if isinstance(wanted.content, str) else wanted.content
-        tokens = await self._mixed(given, add_bos=wanted.add_special, special=wanted.parse_special)
+        tokens = await self._mixed(session, given, add_bos=wanted.add_special, special=wanted.parse_special)
         if not wanted.with_pieces:
             return JSONResponse({"tokens": tokens})
-        pieces = await self.answering.worker.spell(tokens)
+        pieces = await session.worker.engine.spell(tokens)
         return StreamingResponse(token_list(tokens, pieces), media_type="application/json")
 
     @with_pair
-    async def detokenize(self, wanted: DetokenizeRequest) -> dict[str, str]:
+    async def detokenize(self, session: PairSession, wanted: DetokenizeRequest) -> dict[str, str]:
         """Turns tokens into text."""
-        pieces = await self.answering.worker.spell(wanted.tokens)
+        pieces = await session.worker.engine.spell(wanted.tokens)
         return {"content": b"".join(pieces).decode("utf-8", "replace")}
 
     @with_pair
-    async def apply_template(self, body: ChatRequest) -> dict[str, str]:
+    async def apply_template(self, session: PairSession, body: ChatRequest) -> dict[str, str]:
         """Shows the prompt of a conversation."""
         body.check()
-        return {"prompt": (await self.answering.composed(body))[0].text}
+        return {"prompt": (await session.composed(body))[0].text}
 
     # -- what it is
 
     async def props(self, model: str | None = None) -> dict[str, Any]:
         """Describes a pair, without loading it; clients ask before their first request."""
-        pair = self.answering.named(model)
-        worker, about = pair.worker, pair.worker.about
+        worker = self.answering.worker(model)
+        about = worker.about
         if about is None:
             raise worker.absence()
-        template = pair.template(about)
+        template = self.answering.template(worker.load, about)
         defaults = self.answering.settings.defaults
         sampling = sampling_settings(sampling_for({**about.sampling, **defaults.sampling}))
         seed = -1 if defaults.seed is None else defaults.seed
@@ -179,7 +184,7 @@ class LlamaCppDialect(Dialect):
                 "n_ctx": about.n_ctx,
             },
             "total_slots": about.slots,
-            "model_alias": pair.name(),
+            "model_alias": self.answering.pairs.name_of(worker.load),
             "model_path": Path(about.path).name,
             "modalities": {
                 "vision": "picture" in about.reads,
@@ -191,7 +196,7 @@ class LlamaCppDialect(Dialect):
             "endpoint_props": False,
             "endpoint_metrics": not self.answering.settings.no_metrics,
             "chat_template": template,
-            "chat_template_source": pair.template_source(about),
+            "chat_template_source": self.answering.template_source(worker.load, about),
             "chat_template_caps": await asyncio.to_thread(_caps, template),
             "bos_token": about.bos,
             "eos_token": about.eos,
@@ -206,7 +211,7 @@ class LlamaCppDialect(Dialect):
         """
         if self.answering.settings.no_slots:
             raise closed("/slots", "--no-slots")
-        worker = self.answering.named(model).worker
+        worker = self.answering.worker(model)
         about = worker.about
         if about is None:
             raise worker.absence()
@@ -222,9 +227,9 @@ class LlamaCppDialect(Dialect):
         )
 
     @with_pair
-    async def adapters(self) -> Response:
+    async def adapters(self, session: PairSession) -> Response:
         """Lists the LoRA adapters, with the scales of requests that name none."""
-        adapters, scales = self.answering.loaded().adapters, self.answering.scales()
+        adapters, scales = session.about.adapters, session.defaults.adapters
         return JSONResponse(
             [
                 {
@@ -239,13 +244,16 @@ class LlamaCppDialect(Dialect):
         )
 
     @with_pair
-    async def set_adapters(self, wanted: Listed[AdapterScale]) -> dict[str, bool]:
+    async def set_adapters(self, session: PairSession, wanted: Listed[AdapterScale]) -> dict[str, bool]:
         """Sets the scales of requests that name none; adapters that are not listed get 0."""
-        self.answering.set_scales(scales_of(wanted, self.answering.scales(), param=None))
+        scales = scales_of(wanted, session.defaults.adapters, param=None)
+        self.answering.set_scales(session.worker, scales)
         return {"success": True}
 
     @with_pair
-    async def slot_action(self, slot: int, action: SlotName, body: SlotFile | None = None) -> dict[str, Any]:
+    async def slot_action(
+        self, session: PairSession, slot: int, action: SlotName, body: SlotFile | None = None
+    ) -> dict[str, Any]:
         """Saves what a slot holds to a file, restores it from one, or has it forgotten."""
         folder, name = self.answering.settings.slot_folder, body and body.filename
         if folder is None:
@@ -254,7 +262,7 @@ class LlamaCppDialect(Dialect):
         if not name and action != "erase":
             raise missing("filename", "filename is missing")
         path = str(folder / name) if name else ""
-        done = await self.answering.worker.slot_action(slot, action, path)
+        done = await session.worker.engine.slot_action(slot, action, path)
         if action == "erase":
             return {"id_slot": slot, "n_erased": done.n_tokens}
         counted, bytes_ = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, StrictBool, StrictStr
 
-from edgespec.server.dialects.fields import Fields, Listed, Number, Stops, TokenId, Whole, with_numbers
-from edgespec.server.dialects.openai.requests import Seed, Speculation, Top
 from edgespec.server.dialects.translation import Translated, called, picture
 from edgespec.server.refusal import missing, unsupported
+from edgespec.server.requests.fields import Fields, Listed, Number, Stops, TokenId, Whole, with_numbers
+from edgespec.server.requests.generation import Seed, Speculation, Top
 
 LONGEST_S = 10**9  # that a model is kept; for longer is for ever
 LATEST = ":latest"  # the tag of a name without one

@@ -42,12 +42,14 @@ from edgespec.server.dialects.ollama.requests import (
     OllamaFields,
     OllamaGenerate,
 )
-from edgespec.server.dialects.openai.requests import ChatRequest
 from edgespec.server.embeddings import Embedded, Text
 from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.logs import say
+from edgespec.server.pair_session import PairSession
 from edgespec.server.refusal import Refusal
+from edgespec.server.requests.chat import ChatRequest
 from edgespec.server.turns import TurnReader
+from edgespec.server.worker_life import WorkerLife
 from edgespec_models.shelf.store import StoreError
 
 if TYPE_CHECKING:
@@ -93,40 +95,52 @@ class OllamaDialect(Dialect):
 
     # -- answers
 
-    @with_pair
     async def chat(self, wanted: OllamaChat, request: Request) -> Response:
-        """Answers with the assistant's next turn."""
-        if wanted.silent:
-            return self._nothing(wanted, chats=True)
-        body = wanted.as_chat()
-        submits, [turn], _ = await self.answering.chat_submits(body)
-        return await self._answer(wanted, body, request, submits, turn, chats=True)
+        """Answers with the assistant's next turn, or only loads or unloads the model."""
+        if wanted.unloads:
+            return self._nothing(wanted, self.answering.worker(wanted.model), chats=True)
+        return await self._chat(wanted, request)
 
     @with_pair
-    async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
-        """Answers one question, continues text, or fills a gap."""
+    async def _chat(self, session: PairSession, wanted: OllamaChat, request: Request) -> Response:
         if wanted.silent:
-            return self._nothing(wanted, chats=False)
+            return self._nothing(wanted, session.worker, chats=True)
+        body = wanted.as_chat()
+        submits, [turn], _ = await session.chat_submits(body)
+        return await self._answer(session, wanted, body, request, submits, turn, chats=True)
+
+    async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
+        """Answers one question, continues text, or fills a gap; or only loads or unloads the model."""
+        if wanted.unloads:
+            return self._nothing(wanted, self.answering.worker(wanted.model), chats=False)
+        return await self._generate(wanted, request)
+
+    @with_pair
+    async def _generate(self, session: PairSession, wanted: OllamaGenerate, request: Request) -> Response:
+        if wanted.silent:
+            return self._nothing(wanted, session.worker, chats=False)
         body = wanted.as_chat()
         if not (wanted.raw or wanted.suffix):
-            submits, [turn], _ = await self.answering.chat_submits(body)
-            submits = [replace(s, prompt=await self._behind(wanted.context, s)) for s in submits]
-            return await self._answer(wanted, body, request, submits, turn, chats=False)
+            submits, [turn], _ = await session.chat_submits(body)
+            submits = [replace(s, prompt=await _behind(session, wanted.context, s)) for s in submits]
+            return await self._answer(session, wanted, body, request, submits, turn, chats=False)
         prompt: str | tuple[int, ...] = wanted.prompt or ""
         if wanted.suffix:
             gap = GapFields(input_prefix=wanted.prompt or "", input_suffix=wanted.suffix)
-            prompt = await fill_prompt(self.answering, gap, body.limit())
-        submits = body.submits(prompt, add_bos=True, defaults=self.answering.defaults())
-        return await self._answer(wanted, body, request, submits, TurnReader(PLAIN.parser({})), chats=False)
+            prompt = await fill_prompt(session, gap, body.limit())
+        submits = body.submits(prompt, add_bos=True, defaults=session.defaults)
+        turn = TurnReader(PLAIN.parser({}))
+        return await self._answer(session, wanted, body, request, submits, turn, chats=False)
 
-    def _nothing(self, wanted: OllamaFields, *, chats: bool) -> Response:
+    def _nothing(self, wanted: OllamaFields, worker: WorkerLife, *, chats: bool) -> Response:
         """Answers a request that says nothing: its model is loaded, or not kept any longer."""
-        self._check(wanted)
-        reason = "unload" if wanted.idle_s == 0 else "load"
-        return JSONResponse(empty_answer(tagged(self.answering.name()), chats=chats, reason=reason))
+        self._check(wanted, worker)
+        reason, name = "unload" if wanted.idle_s == 0 else "load", self.answering.pairs.name_of(worker.load)
+        return JSONResponse(empty_answer(tagged(name), chats=chats, reason=reason))
 
     async def _answer(
         self,
+        session: PairSession,
         wanted: OllamaFields,
         body: ChatRequest,
         request: Request,
@@ -136,41 +150,31 @@ class OllamaDialect(Dialect):
         chats: bool,
     ) -> Response:
         """Answers. After a question, it tells the tokens with which a later one goes on."""
-        self._check(wanted)
+        self._check(wanted, session.worker)
         prompt, add_bos = submits[0].prompt, submits[0].add_bos
 
         async def tokens(behind: Sequence[int]) -> list[int]:
             assert isinstance(prompt, str)
-            return [*await self.answering.worker.tokenize(prompt, add_bos=add_bos), *behind]
+            return [*await session.worker.engine.tokenize(prompt, add_bos=add_bos), *behind]
 
         goes_on = not chats and isinstance(prompt, str) and not getattr(wanted, "raw", None)
         answer = OllamaAnswer(
-            tagged(self.answering.name()),
+            tagged(session.name),
             turn,
             chats,
             request.state.began,
             time.monotonic(),
-            self.answering.loaded().plain_s,
+            session.about.plain_s,
             tokens if goes_on else None,
         )
-        return await self.answering.answer(request, submits, answer, body, LineStream)
+        return await session.answer(submits, answer, body, request, LineStream)
 
-    async def _behind(self, context: Sequence[int] | None, submit: Submit) -> Prompt:
-        """Returns a prompt with the text of earlier turns before it."""
-        if not context:
-            return submit.prompt
-        assert isinstance(submit.prompt, str)
-        earlier = b"".join(await self.answering.worker.spell(context)).decode("utf-8", "replace")
-        bos = self.answering.loaded().bos
-        begins = bos if submit.prompt.startswith(bos) else ""  # a template may write it, at the start alone
-        return begins + earlier.removeprefix(bos) + submit.prompt.removeprefix(begins)
-
-    def _check(self, wanted: OllamaFields) -> None:
+    def _check(self, wanted: OllamaFields, worker: WorkerLife) -> None:
         """Refuses a model that is not installed, and keeps one that is for as long as it is asked to; says
         once of each option that it means nothing here."""
         self.answering.pairs.named(wanted.model)
         if wanted.keep_alive is not None:
-            self.answering.engines.keep(self.answering.worker, wanted.idle_s)
+            self.answering.engines.keep(worker, wanted.idle_s)
         for name in wanted.unused():
             if name not in self._unused and len(self._unused) < MOST_SHOWN:
                 self._unused.add(name)
@@ -275,6 +279,17 @@ class OllamaDialect(Dialect):
         if "error" in last:
             raise Refusal(502, last["error"], code="pull_failed")
         return JSONResponse(last)
+
+
+async def _behind(session: PairSession, context: Sequence[int] | None, submit: Submit) -> Prompt:
+    """Returns a prompt with the text of earlier turns before it."""
+    if not context:
+        return submit.prompt
+    assert isinstance(submit.prompt, str)
+    earlier = b"".join(await session.worker.engine.spell(context)).decode("utf-8", "replace")
+    bos = session.about.bos
+    begins = bos if submit.prompt.startswith(bos) else ""  # a template may write it, at the start alone
+    return begins + earlier.removeprefix(bos) + submit.prompt.removeprefix(begins)
 
 
 async def _encoded(lines: AsyncIterator[dict[str, Any]]) -> AsyncIterator[bytes]:

@@ -11,16 +11,14 @@ from typing import Any, ClassVar
 
 from sse_starlette import ServerSentEvent
 
-from edgespec import __version__
 from edgespec.chat.families.deltas import CallArguments, CallBegun, Content, Delta, Reasoning
-from edgespec.server.dialects.openai.requests import GenerationRequest
+from edgespec.server.dialects.dialect import FINGERPRINT
 from edgespec.server.event_stream import done, event
 from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.logprobs import Scored, for_chat, for_text
 from edgespec.server.refusal import Refusal
+from edgespec.server.requests.generation import GenerationRequest
 from edgespec.server.turns import TurnReader
-
-FINGERPRINT = f"build-edgespec-{__version__}"
 
 
 @dataclass(slots=True)
@@ -167,7 +165,7 @@ def _figures(generation: AnswerChoices, part: ChoiceRound) -> dict[str, Any]:
         "accepted": round_.accepted,
         "gain": round_.gain,
         **({"notice": round_.notice} if round_.notice else {}),
-        **({"seconds": round_.seconds} if round_.seconds else {}),
+        **({"seconds": part.seconds} if part.seconds else {}),
     }
 
 

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
-from edgespec.server.dialects.fields import Fields, Listed, Stops, Whole
-from edgespec.server.dialects.openai.messages import unreadable
-from edgespec.server.dialects.openai.requests import Seed, SharedFields
 from edgespec.server.dialects.translation import Translated, called, function
 from edgespec.server.refusal import invalid, quoted, unsupported
+from edgespec.server.requests.fields import Fields, Listed, Stops, Whole
+from edgespec.server.requests.generation import Seed, SharedFields
+from edgespec.server.requests.messages import unreadable
 
 INPUT = "input"  # the one argument of a custom tool
 ROLES = {"developer": "system"}

@@ -9,6 +9,7 @@ from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair
 from edgespec.server.dialects.responses.answers import ResponseAnswer
 from edgespec.server.dialects.responses.requests import InputRequest, ResponsesRequest
+from edgespec.server.pair_session import PairSession
 
 
 class ResponsesDialect(Dialect):
@@ -21,22 +22,22 @@ class ResponsesDialect(Dialect):
         )
 
     @with_pair
-    async def respond(self, wanted: ResponsesRequest, request: Request) -> Response:
+    async def respond(self, session: PairSession, wanted: ResponsesRequest, request: Request) -> Response:
         """Answers with the assistant's next turn."""
         body = wanted.as_chat()
-        submits, [turn], _ = await self.answering.chat_submits(body)
+        submits, [turn], _ = await session.chat_submits(body)
         answer = ResponseAnswer(
-            self.answering.name(),
+            session.name,
             turn,
             wanted.echoed(),
             wanted.known_tools(),
-            self.answering.loaded().plain_s,
+            session.about.plain_s,
             timings=bool(body.timings_per_token),
         )
-        return await self.answering.answer(request, submits, answer, body)
+        return await session.answer(submits, answer, body, request)
 
     @with_pair
-    async def input_tokens(self, wanted: InputRequest) -> dict[str, Any]:
+    async def input_tokens(self, session: PairSession, wanted: InputRequest) -> dict[str, Any]:
         """Returns how many tokens the input has."""
-        n_tokens = await self.answering.n_tokens(wanted.as_chat())
+        n_tokens = await session.n_tokens(wanted.as_chat())
         return {"object": "response.input_tokens", "input_tokens": n_tokens}

@@ -8,8 +8,8 @@ from pydantic import Field, StrictBool, StrictStr
 
 from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import NOT_ENFORCED, Grammar, any_json_object, grammar_text, json_schema, one_of
-from edgespec.server.dialects.fields import Fields
 from edgespec.server.refusal import Refusal, invalid, missing
+from edgespec.server.requests.fields import Fields
 
 Schema = dict[str, Any] | bool
 Choices = Annotated[list[StrictStr], Field(min_length=1, max_length=1000)]

@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, StrictBool, StrictStr, model_validator
 
-from edgespec.server.dialects.fields import Fields, Listed
 from edgespec.server.refusal import invalid, unsupported
+from edgespec.server.requests.fields import Fields, Listed
 
 SILENT = ("none", "minimal")  # efforts that mean: do not reason
 Name = Annotated[StrictStr, Field(min_length=1, max_length=256)]

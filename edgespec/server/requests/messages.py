@@ -7,9 +7,9 @@ from pydantic import ConfigDict, StrictStr
 
 from edgespec.core.attachment import Attachment
 from edgespec.protocol.media_marks import mark
-from edgespec.server.dialects.fields import Fields, Listed
 from edgespec.server.media import attachment, from_base64, from_url, is_remote
 from edgespec.server.refusal import Refusal, invalid
+from edgespec.server.requests.fields import Fields, Listed
 
 READABLE = frozenset({"text", "refusal"})  # types of parts that contain text
 MEDIA = {"image_url": "picture", "input_audio": "sound"}  # types of parts that contain something else

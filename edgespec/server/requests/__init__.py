@@ -1,0 +1,1 @@
+"""What requests become, in whatever dialect they came: fields, messages, tools, wanted generations."""
