@@ -146,6 +146,12 @@ def test_the_lot_of_xtc_is_weighed_and_not_drawn() -> None:
             assert off.likeliest()[0] != on.likeliest()[0]
 
 
+def test_xtc_counts_a_token_that_is_exactly_as_likely_as_its_threshold() -> None:
+    row = np.zeros(4, np.float32)  # a quarter each
+    found = Sampler(replace(WIDE, temperature=1, xtc_probability=1.0, xtc_threshold=0.25), 4)(row)
+    assert found.likeliest() == (3, 1.0), "of equals, the last stays"
+
+
 # --- DRY
 
 

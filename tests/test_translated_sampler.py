@@ -8,6 +8,7 @@ from fakes import distance
 
 from edgespec.sampling import translated_sampler
 from edgespec.sampling.distribution import Distribution
+from edgespec.sampling.row_order import RowOrder
 from edgespec.sampling.sampler import Sampler, Sampling
 from edgespec.sampling.translated_sampler import SharedTokens, TranslatedSampler
 
@@ -110,3 +111,21 @@ def test_a_bias_keeps_to_its_token_when_the_temperature_is_learned() -> None:
     warmer = sampler.at(Sampling(temperature=1.5, logit_bias=sampler.sampling.logit_bias))
     for one in (sampler, warmer):
         assert one(np.zeros(3, np.float32)).likeliest()[0] == 0
+
+
+@pytest.mark.parametrize("runs", [1, 3, 40])
+@pytest.mark.parametrize("long", [1, 8, 10_000])
+def test_rows_in_another_order_are_what_a_table_says(runs: int, long: int) -> None:
+    """Copied runs, gathered places and unknown ones, in every mixture, in room that was used before."""
+    rng = np.random.default_rng(runs)
+    for _ in range(20):
+        parts = [np.arange(n) + rng.integers(0, 400) for n in rng.integers(1, 60, runs)]
+        known = np.concatenate(parts).astype(np.int32)
+        for start in rng.integers(0, known.size, runs // 2):
+            known[start : start + rng.integers(1, 30)] = -1
+        order = RowOrder(known, long)
+        into = order.rows(2)[1]
+        for _ in range(2):
+            row = rng.standard_normal(500).astype(np.float32)
+            order.put(row, into)
+            assert (into == np.where(known >= 0, row[known], -np.inf)).all()

@@ -30,7 +30,6 @@ from edgespec.llama.settings import ContextSettings
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.check import check_pair
 from edgespec.pairs.settings import PairSettings
-from edgespec.sampling import row_order
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling
 from edgespec_models.gguf.header import read_file
 from edgespec_models.gguf.translation import Spelling, Translation, spelling_of, translation
@@ -369,27 +368,6 @@ def test_a_text_is_read_with_all_its_bytes_wherever_it_is_cut(
         known = int(table.to_draft[token])
         pieces = [known] if known >= 0 else table.pieces(token)
         assert b"".join(theirs.texts[piece] for piece in pieces) == ours.texts[token]
-
-
-@pytest.mark.parametrize("runs", [1, 3, 40])
-@pytest.mark.parametrize("long", [1, 8, 10_000])
-def test_rows_in_another_order_are_what_a_table_says(
-    runs: int, long: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Copied runs, gathered places and unknown ones, in every mixture, in room that was used before."""
-    monkeypatch.setattr(row_order, "LONG", long)
-    rng = np.random.default_rng(runs)
-    for _ in range(20):
-        parts = [np.arange(n) + rng.integers(0, 400) for n in rng.integers(1, 60, runs)]
-        known = np.concatenate(parts).astype(np.int32)
-        for start in rng.integers(0, known.size, runs // 2):
-            known[start : start + rng.integers(1, 30)] = -1
-        order = row_order.RowOrder(known)
-        into = order.rows(2)[1]
-        for _ in range(2):
-            row = rng.standard_normal(500).astype(np.float32)
-            order.put(row, into)
-            assert (into == np.where(known >= 0, row[known], -np.inf)).all()
 
 
 def test_a_table_of_150_thousand_tokens_is_made_in_seconds(vocabularies: dict[str, Path]) -> None:

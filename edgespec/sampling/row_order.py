@@ -36,15 +36,15 @@ class _Gathered:
 class RowOrder:
     """Puts rows into another order; what the source lacks is minus infinity."""
 
-    def __init__(self, known: NDArray[np.int32]) -> None:
-        """known: (n,) for each place of a row its place in the source, or -1."""
+    def __init__(self, known: NDArray[np.int32], long: int = LONG) -> None:
+        """known: (n,) for each place of a row its place in the source, or -1. long: runs that are copied."""
         self.size = known.size
         self._copied: list[_Copied] = []
         self._gathered: list[_Gathered] = []
-        step = np.where(known[1:] < 0, known[:-1] < 0, (known[:-1] >= 0) & (known[1:] == known[:-1] + 1))
+        step = np.diff(known) == (known[:-1] >= 0)  # by one where it is known, by none where it is not
         edges = np.concatenate(([0], np.flatnonzero(~step) + 1, [known.size]))
         done = 0
-        for at in np.flatnonzero(np.diff(edges) >= LONG).tolist():
+        for at in np.flatnonzero(np.diff(edges) >= long).tolist():
             start, end = int(edges[at]), int(edges[at + 1])
             self._gather(known, done, start)
             if known[start] >= 0:
