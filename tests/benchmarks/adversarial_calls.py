@@ -23,7 +23,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jsonschema  # type: ignore[import-untyped]
 from peer import _free_port
 from peer_command import environment
 
