@@ -115,7 +115,6 @@ async def test_the_end_of_a_long_answer_is_announced_to_another_window(
         assert driver is not None
         monkeypatch.setattr(driver, "write", found.append)
         monkeypatch.setattr(driver, "flush", lambda: None, raising=False)
-        monkeypatch.setattr(it.app, "bell", lambda: found.append("\a"))
         await it.say("one")
         it.app.app_focus = focus
         await it.until(lambda: not it.chat.answering)

@@ -279,6 +279,19 @@ def test_what_a_server_says_of_its_tools_is_data() -> None:
     assert "<|" not in json.dumps(told, ensure_ascii=False)
 
 
+def test_arguments_that_a_schema_does_not_name_are_not_offered() -> None:
+    """SmolLM2 went on after "timezone" with "timezone_description", until its answer was too long."""
+    named_ones: dict[str, Any] = {"type": "object", "properties": {"p": {"type": "string"}}}
+    open_one = {**named_ones, "additionalProperties": {"type": "string"}}
+    free = {"type": "object"}
+    tools = {
+        name: Tool("a", name, "", schema)
+        for name, schema in (("n", named_ones), ("o", open_one), ("f", free))
+    }
+    given = [one["function"]["parameters"] for one in described(tools)]
+    assert given == [{**named_ones, "additionalProperties": False}, open_one, free]
+
+
 def test_ordinary_text_of_a_server_stays_as_it_is() -> None:
     for text in (
         "<div class='a'>x</div>",

@@ -175,6 +175,19 @@ def test_a_server_that_dies_is_started_once_more_and_its_call_is_not_repeated() 
     asyncio.run(run())
 
 
+def test_a_start_that_is_stopped_does_not_count() -> None:
+    async def run() -> None:
+        silent = ToolServer("bad", sys.executable, ("-S", "-c", "import sys; sys.stdin.read()"))
+        async with opened(silent) as box:
+            for _ in range(3):
+                with pytest.raises(TimeoutError):
+                    async with asyncio.timeout(0.15):
+                        await box.tools()
+            assert box.fault_of("bad") == "" and box._places["bad"].starts == 0
+
+    asyncio.run(run())
+
+
 def test_a_message_that_is_too_long_ends_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         async with opened() as box:
@@ -224,12 +237,13 @@ def test_a_question_of_a_server_goes_to_the_user() -> None:
     asked: list[Asked] = []
 
     async def run() -> None:
-        async with opened() as box:
+        async with opened(call_s=0.4) as box:
             told = json.loads((await box.call(bad("ask"), {})).text)
             assert told["action"] == "decline"  # nobody is there
 
             async def answer(one: Asked) -> dict[str, int]:
                 asked.append(one)
+                await asyncio.sleep(0.5)  # longer than a call may take: the user thinks
                 return {"age": 7}
 
             box.ask = answer

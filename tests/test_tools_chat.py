@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +18,16 @@ from tui_driver import Driven, driven
 
 from edgespec.client.answer import StreamedRound
 from edgespec.core.values import Round
+from edgespec.errors import SettingError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.plain.plain import PlainChat
 from edgespec_tui.plain.tool_lines import ToolLines
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import as_json, as_markdown
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.tools import streams
+from edgespec_tui.settings.beginning import open_toolbox
+from edgespec_tui.settings.settings import Settings
+from edgespec_tui.tools import server_list, streams
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.tools.values import calls_of
 from edgespec_tui.widgets import approval_bar
@@ -142,12 +147,14 @@ async def test_what_is_typed_for_the_input_allows_no_call(monkeypatch: pytest.Mo
         await it.until(lambda: it.chat.query_one(ApprovalBar).display, "the call")
         await it.pilot.press(*"yaynay", "enter", *"ya")
         assert it.chat.prompt.text == "ya" and it.chat.answers.waiting
-        (call,) = calls_of(it.chat.conversation.path()[-1].settings) or (None,)
-        assert call is None or call.outcome == "asked"
-        await it.pilot.press("escape")
+        for size in ((20, 5), (200, 60), (1, 1), (100, 30)):
+            await it.pilot.resize_terminal(*size)
+        assert it.chat.query_one(ApprovalBar).display and it.chat.answering
+        await it.pilot.press("shift+tab")
+        await it.pilot.press("n")
         await it.until(lambda: not it.chat.answering, "the end")
-        (call,) = calls_of(it.chat.conversation.path()[-1].settings)
-        assert call is not None and call.outcome == "stopped"
+        outcomes = [one.outcome for turn in it.chat.conversation.path() for one in calls_of(turn.settings)]
+        assert outcomes == ["refused"] and it.chat.prompt.text == "ya"
 
 
 @on_a_loop
@@ -193,6 +200,20 @@ async def test_a_server_that_cannot_be_used_is_reported_and_the_answer_comes() -
         await it.say("hi")
         await it.notified("The server bad could not be started")
         await it.until(lambda: "An answer." in it.text(), "the answer")
+
+
+def test_flags_choose_the_servers() -> None:
+    server_list.put(server_list.list_path(), misbehaving())
+    server_list.put(server_list.list_path(), replace(misbehaving(name="off"), disabled=True))
+
+    def servers(tools: str | None) -> list[str]:
+        return [one.name for one in open_toolbox(Namespace(tools=tools), Settings()).servers]
+
+    assert (servers(None), servers("none"), servers("off, bad")) == (["bad"], [], ["off", "bad"])
+    with pytest.raises(
+        SettingError, match="--tools names 'nope': there is no such server, there is bad, off"
+    ):
+        servers("bad,nope")
 
 
 def plain(answers: Sequence[object], lines: Sequence[str] = ()) -> tuple[PlainChat, asyncio.Runner]:

@@ -63,9 +63,10 @@ class ChoiceResults(Counts):
             "time_ms": round((self.first - self.started) * 1000),
         }
 
-    def changed(self) -> dict[str, Any]:
-        """Returns what was changed in its system prompt, if anything was."""
-        return {"normalized": list(self.normalized)} if self.normalized else {}
+    def notes(self, unread_calls: int) -> dict[str, Any]:
+        """Returns what was changed in its system prompt, and how many calls are content: if any."""
+        found = {"normalized": list(self.normalized), "unread_calls": unread_calls}
+        return {name: value for name, value in found.items() if value}
 
     def reuse(self) -> dict[str, Any]:
         """Returns where known tokens of the prompt were, and why others were evaluated again."""

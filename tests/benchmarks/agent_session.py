@@ -42,7 +42,7 @@ from edgespec.sampling.sampler import Sampling
 
 Tokens = NDArray[np.int32]
 Turn = tuple[int, int, float]
-KINDS: dict[str, Callable[[Path], Path]] = {
+KINDS: dict[str, Callable[..., Path]] = {
     "attention": write_llama,
     "window": write_sliding,
     "hybrid": write_hybrid,
@@ -152,7 +152,7 @@ def main() -> None:
     for kind in ["your model"] if how.model else how.kinds:
         print(kind)
         with tempfile.TemporaryDirectory() as folder:
-            model = how.model or KINDS[kind](Path(folder) / "t.gguf")
+            model = how.model or KINDS[kind](Path(folder) / "t.gguf", context_length=2**17)
             found: dict[str, dict[str, list[Turn]]] = {}
             if how.peer:
                 found["llama-server"] = of_peer(how.peer, model, settings, how.preamble, how.calls)

@@ -17,6 +17,7 @@ from edgespec.chat.families.deltas import AssembledTurn
 from edgespec.chat.families.family import Family
 from edgespec.grammar.grammar import Grammar, Triggers
 from edgespec.grammar.matchers import Matchers
+from edgespec.server.choice_results import ChoiceResults
 
 FAMILIES = {family.name: family for _, family in known.MARKERS if family.announcements}
 END = 256
@@ -171,6 +172,26 @@ def test_whatever_is_drawn_from_a_form_is_a_call_that_fits(name: str, n: int) ->
         if name not in ("muse", "harmony"):
             assert turn.content.strip() == before.removeprefix("all\n").strip(), text
     assert ended >= n // 2
+
+
+@pytest.mark.parametrize(
+    ("text", "unread"),
+    [
+        ('<tool_call>\n{"name": "other", "arguments": {}}\n</tool_call>', 0),
+        ('<tool_call>\n{"name": "stranger", "arguments": {}}\n</tool_call>', 1),
+        ("I would write <tool_call> and then nothing, twice: <tool_call>", 2),
+        ("nothing of the kind", 0),
+    ],
+)
+def test_calls_that_cannot_be_read_are_counted(text: str, unread: int) -> None:
+    """An agent saw text, and nobody could tell a call that broke from an answer."""
+    parser = FAMILIES["hermes"].parser({"other": SCHEMAS["none"]})
+    turn = AssembledTurn()
+    for delta in (parser.feed(text), parser.finish()):
+        turn.add(delta)
+    assert parser.unread == unread and bool(turn.calls) == ("other" in text)
+    found = ChoiceResults(normalized=("a clock",)).notes(parser.unread)
+    assert found == {"normalized": ["a clock"], **({"unread_calls": unread} if unread else {})}
 
 
 UNFIT: tuple[dict[str, Any], ...] = tuple(

@@ -38,6 +38,7 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read
+from edgespec_tui.terminal.notification import notification
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.external_editor import editor
 from edgespec_tui.widgets.question import QuestionText
@@ -217,13 +218,9 @@ class ChatApp(GuardedApp):
         self.exit(code)
 
     def on_answer_ended(self) -> None:
-        """Announces it as the settings say: terminals turn OSC 9 and 777 into notifications."""
-        text, how = "The answer is complete.", self.settings.notify
-        if how == "bell":
-            self.bell()
-        elif how != "off" and self._driver is not None:
-            notice = f"9;{text}" if how == "osc9" else f"777;notify;EdgeSpec;{text}"
-            self._driver.write(f"\x1b]{notice}\x07")
+        """Announces it as the settings say."""
+        if self._driver is not None:
+            self._driver.write(notification(self.settings.notify, "The answer is complete."))
             self._driver.flush()
 
     def action_help(self) -> None:

@@ -26,6 +26,7 @@ class Reader:
         self.held = ""
         self.ended = False
         self.trimmed = ""  # whitespace before the tag that `until` read last
+        self.unread = 0  # calls that had an opening tag and could not be read
         self._noted: list[str] | None = None  # what was read of a call that may turn out to be content
 
     def take(self, n: int) -> str:
@@ -49,6 +50,7 @@ class Reader:
                 yield delta
             return True
         except Exception:
+            self.unread += bool(tag)
             if text := "".join(self._noted):
                 yield say(text)
             return False
@@ -226,6 +228,11 @@ class Parser:
     def __init__(self, begin: Callable[[Reader], Steps[None]]) -> None:
         self._reader = Reader()
         self._steps = begin(self._reader)
+
+    @property
+    def unread(self) -> int:
+        """Returns how many calls that had an opening tag could not be read, and are content."""
+        return self._reader.unread
 
     def feed(self, text: str) -> list[Delta]:
         """Returns the deltas of more text."""

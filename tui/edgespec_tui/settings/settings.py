@@ -20,11 +20,11 @@ from edgespec.system.named_file import regular_content
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings import instructions
 from edgespec_tui.settings.values import ANSWER, meant
+from edgespec_tui.terminal.notification import WAYS
 from edgespec_tui.tools.loop import MOST_ROUNDS
 from edgespec_tui.tools.toolbox import CALL_S
 
 ROUNDS, SECONDS = Number(MOST_ROUNDS, 1, 100), Number(CALL_S, 1, 3600)
-NOTIFICATIONS = ("bell", "osc9", "osc777", "off")
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
 MOST_SHOWN = 8  # complaints about one file
@@ -165,10 +165,7 @@ def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | 
         panel=screen.flag("panel", True),
         tint=screen.flag("tint", False),
         shell=screen.flag("shell", True),
-        notify=screen.take(
-            "notify", lambda value: value in NOTIFICATIONS, f"one of {', '.join(NOTIFICATIONS)}"
-        )
-        or "bell",
+        notify=screen.take("notify", lambda value: value in WAYS, f"one of {', '.join(WAYS)}") or "bell",
         tool_rounds=tools.number("rounds", ROUNDS) or MOST_ROUNDS,
         call_s=tools.number("seconds", SECONDS) or CALL_S,
         keys=_keys(tables.get("keys"), complaints, known),

@@ -6,8 +6,8 @@ Whatever goes wrong there, in the server or in the library on what the server se
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Connection:
         self._ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
+        self._limits: set[asyncio.Timeout] = set()  # of what it is asked now
 
     @property
     def lives(self) -> bool:
@@ -143,7 +144,7 @@ class Connection:
         """Calls a tool. Raises ToolServerError; cancelling tells the server to give up."""
         client = self._connected()
         with self._explained(f"did not answer to {name}"):
-            async with asyncio.timeout(self._call_s):
+            async with self._limited():
                 told = await client.call_tool(name, dict(arguments))
         text = "\n".join(map(_in_words, told.content))
         if not text and told.structured_content is not None:
@@ -154,7 +155,7 @@ class Connection:
         """Returns the text of a resource. Raises ToolServerError."""
         client = self._connected()
         with self._explained(f"did not show {address}"):
-            async with asyncio.timeout(self._call_s):
+            async with self._limited():
                 told = await client.read_resource(address)
         return "\n".join(map(_resource_in_words, told.contents))
 
@@ -162,9 +163,19 @@ class Connection:
         """Returns the text of a prompt. Raises ToolServerError."""
         client = self._connected()
         with self._explained(f"did not give the prompt {name}"):
-            async with asyncio.timeout(self._call_s):
+            async with self._limited():
                 told = await client.get_prompt(name, dict(arguments))
         return "\n\n".join(_in_words(message.content) for message in told.messages)
+
+    @asynccontextmanager
+    async def _limited(self) -> AsyncIterator[None]:
+        """Ends what takes too long; the time in which the user is asked does not count."""
+        async with asyncio.timeout(self._call_s) as limit:
+            self._limits.add(limit)
+            try:
+                yield
+            finally:
+                self._limits.discard(limit)
 
     def _connected(self) -> Client:
         if self._client is None:
@@ -201,7 +212,13 @@ class Connection:
             asked = Asked(self.server.name, f"{params.message}\n{params.url}")
         else:
             asked = Asked(self.server.name, params.message, tuple(Field.all_of(params.requested_schema)))
-        answers = await self._ask(asked)
+        for limit in self._limits:
+            limit.reschedule(None)
+        try:
+            answers = await self._ask(asked)
+        finally:
+            for limit in self._limits:
+                limit.reschedule(asyncio.get_running_loop().time() + self._call_s)
         if answers is None:
             return mcp_types.ElicitResult(action="decline")
         return mcp_types.ElicitResult(action="accept", content=dict(answers) or None)

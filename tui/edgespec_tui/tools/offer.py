@@ -63,11 +63,22 @@ def described(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
             "function": {
                 "name": name,
                 "description": as_data(tool.description)[:LONGEST_ABOUT],
-                "parameters": json.loads(as_data(json.dumps(dict(tool.schema), ensure_ascii=False))),
+                "parameters": _parameters(tool.schema),
             },
         }
         for name, tool in tools.items()
     ]
+
+
+def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a schema without room for arguments that it does not name: small models make some up."""
+    told: dict[str, Any] = json.loads(as_data(json.dumps(dict(schema), ensure_ascii=False)))
+    return {**told, "additionalProperties": False} if told.get("properties") and not _is_open(told) else told
+
+
+def _is_open(schema: Mapping[str, Any]) -> bool:
+    """True if a schema says itself what other arguments there may be."""
+    return "additionalProperties" in schema or "patternProperties" in schema
 
 
 def results_folder() -> Path:

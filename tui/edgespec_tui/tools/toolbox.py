@@ -143,11 +143,14 @@ class Toolbox:
             place.starts += 1
             if place.connection is not None:
                 await place.connection.close()
-            place.connection = connection = await self._new(place.server)
             try:
+                place.connection = connection = await self._new(place.server)
                 await connection.start()
             except ToolServerError as error:
                 place.fault = str(error)
+                raise
+            except asyncio.CancelledError:  # whoever needed it no longer does: it is not to blame
+                place.starts -= 1
                 raise
             return connection
 

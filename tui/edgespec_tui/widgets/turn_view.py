@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 from textual.app import ComposeResult
@@ -268,6 +268,8 @@ class AnswerView(TurnView):
 def _parts(turn: Turn, tinted: bool) -> Iterator[AnswerBody | CallView]:
     """Yields the texts of an answer and its calls, in the order in which they were made."""
     begin, calls = 0, calls_of(turn.settings)
+    if turn.finish:  # a crash may have come between a call and its result
+        calls = tuple(replace(one, outcome="stopped") if one.outcome == "asked" else one for one in calls)
     for round_ in sorted({call.round for call in calls}):
         these = [call for call in calls if call.round == round_]
         end = min(max(begin, these[0].at), len(turn.text))

@@ -38,7 +38,7 @@ class MessageAnswer:
 
     def _ours(self, generation: AnswerChoices) -> dict[str, Any]:
         choice = generation.choices[0]
-        ours = {**choice.reuse(), **choice.changed()}
+        ours = {**choice.reuse(), **choice.notes(self.turn.parser.unread)}
         return {"edgespec": ours} if ours else {}
 
     def _message(self, usage: dict[str, Any]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class OllamaAnswer:
                 "drafted": choice.drafted,
                 "accepted": choice.accepted,
                 **choice.reuse(),
-                **choice.changed(),
+                **choice.notes(self.turn.parser.unread),
                 **ours,
             },
         }

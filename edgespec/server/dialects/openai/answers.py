@@ -50,6 +50,11 @@ class CompletionAnswer:
         """Returns an empty chunk."""
         return {"text": ""}
 
+    def _unread(self, index: int) -> int:
+        """Returns how many calls of a choice could not be read."""
+        del index
+        return 0
+
     def _feed(self, part: ChoiceRound) -> None:
         """Takes a round of an answer that is sent in one piece."""
 
@@ -95,7 +100,7 @@ class CompletionAnswer:
         if len(choices) > 1:
             choices = [{**choice, "timings": t} for choice, t in zip(choices, timings, strict=True)]
         frame = self._frame(self.whole_object)
-        ours = {"edgespec": changed} if (changed := generation.choices[0].changed()) else {}
+        ours = {"edgespec": notes} if (notes := generation.choices[0].notes(self._unread(0))) else {}
         usage = {"usage": self._usage(generation), "timings": timings[0]}
         return {**frame, "choices": choices, **usage, **ours}
 
@@ -140,7 +145,8 @@ class CompletionAnswer:
         ]
         if finish:
             last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
-            ours = {"edgespec": changed} if (changed := choice.changed()) else {}
+            notes = choice.notes(self._unread(part.index))
+            ours = {"edgespec": notes} if notes else {}
             chunks.append(self._chunk(part.index, last, {**timings, **ours}))
         return chunks
 
@@ -194,6 +200,9 @@ class ChatAnswer(CompletionAnswer):
 
     def _nothing(self) -> dict[str, Any]:
         return {"delta": {}}
+
+    def _unread(self, index: int) -> int:
+        return self.turns[index].parser.unread
 
     def _feed(self, part: ChoiceRound) -> None:
         self.turns[part.index].feed(part.round)

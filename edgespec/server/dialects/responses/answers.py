@@ -83,7 +83,8 @@ class ResponseAnswer:
 
     def _timings(self, generation: AnswerChoices) -> dict[str, Any]:
         choice = generation.choices[0]
-        ours = {"edgespec": changed} if (changed := choice.changed()) else {}
+        notes = choice.notes(self.turn.parser.unread)
+        ours = {"edgespec": notes} if notes else {}
         return {"timings": choice.timings(self.plain_s), **ours}
 
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
