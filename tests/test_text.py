@@ -72,8 +72,13 @@ def test_what_may_become_a_stop_string_is_held_back_and_let_go() -> None:
 def test_a_stop_string_across_token_borders_ends_the_text_before_it() -> None:
     text = TextRelease([b"12", b"3\n", b"\n4", b"56"].__getitem__, ["\n\n"])
     assert [text.feed(i) for i in range(3)] == ["12", "3", ""]
-    assert text.stopped
+    assert text.stopped and text.stopped_by == "\n\n"
     assert text.feed(3) == "" and text.flush() == ""
+
+
+def test_what_was_held_back_is_let_go_once() -> None:
+    text = TextRelease([b"one<"].__getitem__, ["<|end|>"])
+    assert (text.feed(0), text.flush(), text.flush()) == ("one", "<", "")
 
 
 def test_a_stop_string_may_contain_long_characters() -> None:

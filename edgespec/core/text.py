@@ -39,7 +39,7 @@ class TextRelease:
             self.stopped_by = self._held[at:end]
             released, self._held = self._held[: min(found)[1]], ""
             return released
-        keep = max((_overlap(self._held, s) for s in self._stop), default=0)
+        keep = max(_overlap(self._held, s) for s in self._stop)
         cut = len(self._held) - keep
         released, self._held = self._held[:cut], self._held[cut:]
         return released
