@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     how = parser.parse_args()
     sums = {"edgespec": Counter[str](), "llama-server": Counter[str]()}
-    for template in sorted(how.templates.glob(f"*{how.only}*.jinja")):
+    for template in sorted(how.templates.glob(f"*{how.only}*.jinja" if how.only else "*.jinja")):
         with tempfile.TemporaryDirectory() as folder:
             flags = ("--target", str(how.model), "--no-draft", "--chat-template-file", str(template))
             with served(Path(folder), *flags, "--ctx", "8192") as server:
