@@ -126,7 +126,7 @@ def text_of(content: object, joint: str = "") -> str:
     """Returns the text of a message's content: a string, or the texts of its parts."""
     if isinstance(content, list | tuple):
         parts = [part for part in content if isinstance(part, Mapping) and part.get("text")]
-        text, near_medium = "", True  # no joint beside a medium, as in llama-server
+        text, near_medium = "", True  # no joint next to a medium, as in llama-server
         for part in parts:
             medium = part.get("type") == "media"
             text += ("" if near_medium or medium else joint) + str(part["text"])

@@ -37,14 +37,16 @@ def _named(system: str, user: str, assistant: str, begins: str) -> str:
 
 def _system_with_user(user: str, assistant: str, begins: str, system: str = "CONTENT\n\n") -> str:
     """Returns a template whose system message goes into the user's next one."""
-    (ask, asked), (say, said), (tell, tail_) = (text.split("CONTENT") for text in (user, assistant, system))
+    texts = [text.split("CONTENT") for text in (user, assistant, system)]
+    (user_begin, user_end), (answer_begin, answer_end), (system_begin, system_end) = texts
     return (
-        "{% set told = namespace(text='') %}{% for message in messages %}"
+        "{% set system = namespace(text='') %}{% for message in messages %}"
         f"{{% if message['role'] == 'system' %}}"
-        f"{{% set told.text = {tell!r} + message['content'] + {tail_!r} %}}"
-        f"{{% elif message['role'] == 'assistant' %}}{{{{ {say!r} + message['content'] + {said!r} }}}}"
-        f"{{% else %}}{{{{ {ask!r} + told.text + message['content'] + {asked!r} }}}}"
-        "{% set told.text = '' %}{% endif %}{% endfor %}"
+        f"{{% set system.text = {system_begin!r} + message['content'] + {system_end!r} %}}"
+        f"{{% elif message['role'] == 'assistant' %}}"
+        f"{{{{ {answer_begin!r} + message['content'] + {answer_end!r} }}}}"
+        f"{{% else %}}{{{{ {user_begin!r} + system.text + message['content'] + {user_end!r} }}}}"
+        "{% set system.text = '' %}{% endif %}{% endfor %}"
         f"{{% if add_generation_prompt %}}{{{{ {begins!r} }}}}{{% endif %}}"
     )
 

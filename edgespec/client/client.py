@@ -190,7 +190,7 @@ class Client:
         return n if isinstance(n, int) else None
 
     def last_requests(self) -> list[Mapping[str, Any]]:
-        """Returns what our server tells of the last requests with this key, the newest last.
+        """Returns what our server reports of the last requests with this key, the newest last.
 
         Raises EndpointError.
         """

@@ -73,10 +73,11 @@ def _add(arguments: argparse.Namespace, path: Path) -> int:
     return 0
 
 
-def _pairs(flag: str, told: Sequence[str]) -> Mapping[str, str]:
-    pairs = [one.partition("=") for one in told]
-    if wrong := next((one for one, pair in zip(told, pairs, strict=True) if not (pair[0] and pair[1])), None):
-        raise SettingError(f"{flag} is {wrong!r}: write NAME=VALUE")
+def _pairs(flag: str, given: Sequence[str]) -> Mapping[str, str]:
+    pairs = [one.partition("=") for one in given]
+    for name, sign, value in pairs:
+        if not (name and sign):
+            raise SettingError(f"{flag} is {name + sign + value!r}: write NAME=VALUE")
     return {name: value for name, _, value in pairs}
 
 

@@ -222,7 +222,7 @@ def _pays(measured: dict[str, Any]) -> Finding:
     if ratio["high"] < 1:
         remedy = f"use --no-draft, or --drafter none, with this pair; {_costs(measured)}"
         return note("speculation", f"{text}: it does not pay off here", remedy, **measured)
-    remedy = f"--seconds 60 tells more; {_costs(measured)}"
+    remedy = f"--seconds 60 measures longer; {_costs(measured)}"
     return note("speculation", f"{text}: it is unclear whether it pays off here", remedy, **measured)
 
 

@@ -20,6 +20,7 @@ from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import Fitting, fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
+from edgespec_tui.tools.loop import ToolLoop
 from edgespec_tui.tools.values import calls_of
 from edgespec_tui.widgets.attached_resources import with_attachments
 from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
@@ -255,11 +256,7 @@ class AnswerQueue:
         def loads(progress: Progress) -> None:
             show(progress.text + ("" if progress.fraction is None else f", {progress.fraction:.0%}"))
 
-        if context.toolbox.servers:
-            view.show_waiting("looking for tools")
-        tools = await context.offered(talk, screen.questions.decide, info.n_ctx)
-        for fault in context.toolbox.new_faults():
-            screen.tell(f"{fault[:1].upper()}{fault[1:]}.")
+        tools = await self._tools(talk, info.n_ctx, view)
 
         def fitted(upto: int) -> Awaitable[Fitting]:
             reserved, endpoint = tools.n_tokens() if tools else 0, context.engine.endpoint
@@ -291,6 +288,16 @@ class AnswerQueue:
         if lost := making.lost():
             screen.tell(f"{lost} is no longer there: asked without it.")
         return making
+
+    async def _tools(self, talk: Conversation, n_ctx: int | None, view: AnswerView) -> ToolLoop | None:
+        """Returns what an answer may call; servers that cannot be used are reported."""
+        screen, context = self._screen, self._screen.context
+        if context.toolbox.servers:
+            view.show_waiting("looking for tools")
+        tools = await context.offered(talk, screen.questions.decide, n_ctx)
+        for fault in context.toolbox.new_faults():
+            screen.tell(f"{fault[:1].upper()}{fault[1:]}.")
+        return tools
 
     def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
         """Ends an answer that could not be started; returns what its place shows."""

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Awaitable
-from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,7 +11,6 @@ from textual.widgets import Collapsible
 
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.system.odd_text import oddities
-from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sentence
 from edgespec_tui.screens.race import drawn
@@ -23,7 +21,8 @@ from edgespec_tui.sessions.export import export
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.answer_body import CodeFence
-from edgespec_tui.widgets.attached_files import NAMED, read_file, with_files
+from edgespec_tui.widgets.attached_files import NAMED, read_file
+from edgespec_tui.widgets.attached_resources import with_attachments
 from edgespec_tui.widgets.external_editor import edited
 from edgespec_tui.widgets.find_bar import FindBar
 from edgespec_tui.widgets.markdown_blocks import last_code
@@ -168,7 +167,7 @@ class ChatScreen(ConversationScreen):
         if self.answering:
             raise SettingError("an answer is still being written: Esc stops it, then you can race")
         if question.text.strip():
-            whole, notes = await in_thread(partial(with_files, question))
+            whole, notes = await with_attachments(question, self.context.toolbox)
             for sentence in notes:
                 self.tell(sentence)
             text = whole.folded()

@@ -1,4 +1,4 @@
-"""What is done beside the answers, one at a time: a command of the user's, a summary, a server's prompt."""
+"""What runs next to the answers, one at a time: a command of the user's, a summary, a server's prompt."""
 
 from collections.abc import Callable, Coroutine
 

@@ -141,9 +141,7 @@ class AskedScreen(ModalScreen[Mapping[str, Value] | None]):
             for number, field in enumerate(self._asked.fields):
                 yield Static(Content(f"{field.name}  {field.wants}"))
                 yield Input(id=f"asked-{number}")
-            yield Static(
-                "Ctrl+S sends this to the server; Esc tells it nothing.", id="asked-note", markup=False
-            )
+            yield Static("Ctrl+S sends this to the server; Esc sends nothing.", id="asked-note", markup=False)
             yield KeyLine(show_command_palette=False)
 
     @on(Input.Submitted)

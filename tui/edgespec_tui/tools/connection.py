@@ -129,43 +129,43 @@ class Connection:
             if not cursor:
                 return
 
-    def _tool(self, told: mcp_types.Tool) -> Tool:
-        hints = told.annotations or mcp_types.ToolAnnotations()
+    def _tool(self, tool: mcp_types.Tool) -> Tool:
+        hints = tool.annotations or mcp_types.ToolAnnotations()
         words = {
             "only reads": hints.read_only_hint,
             "may destroy": hints.destructive_hint and not hints.read_only_hint,
             "reaches the outside": hints.open_world_hint,
         }
-        said = tuple(word for word, holds in words.items() if holds)
+        shown = tuple(word for word, holds in words.items() if holds)
         reads = hints.read_only_hint is True
-        return Tool(self.server.name, told.name, told.description or "", told.input_schema, reads, said)
+        return Tool(self.server.name, tool.name, tool.description or "", tool.input_schema, reads, shown)
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> Result:
-        """Calls a tool. Raises ToolServerError; cancelling tells the server to give up."""
+        """Calls a tool. Raises ToolServerError; the server is asked to give up a call that is cancelled."""
         client = self._connected()
         with self._explained(f"did not answer to {name}"):
             async with self._limited():
-                told = await client.call_tool(name, dict(arguments))
-        text = "\n".join(map(_in_words, told.content))
-        if not text and told.structured_content is not None:
-            text = json.dumps(told.structured_content, ensure_ascii=False)
-        return Result(text, failed=told.is_error)
+                result = await client.call_tool(name, dict(arguments))
+        text = "\n".join(map(_in_words, result.content))
+        if not text and result.structured_content is not None:
+            text = json.dumps(result.structured_content, ensure_ascii=False)
+        return Result(text, failed=result.is_error)
 
     async def read(self, address: str) -> str:
         """Returns the text of a resource. Raises ToolServerError."""
         client = self._connected()
         with self._explained(f"did not show {address}"):
             async with self._limited():
-                told = await client.read_resource(address)
-        return "\n".join(map(_resource_in_words, told.contents))
+                result = await client.read_resource(address)
+        return "\n".join(map(_resource_in_words, result.contents))
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> str:
         """Returns the text of a prompt. Raises ToolServerError."""
         client = self._connected()
         with self._explained(f"did not give the prompt {name}"):
             async with self._limited():
-                told = await client.get_prompt(name, dict(arguments))
-        return "\n\n".join(_in_words(message.content) for message in told.messages)
+                result = await client.get_prompt(name, dict(arguments))
+        return "\n\n".join(_in_words(message.content) for message in result.messages)
 
     @asynccontextmanager
     async def _limited(self) -> AsyncIterator[None]:

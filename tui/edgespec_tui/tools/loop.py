@@ -143,10 +143,10 @@ class ToolLoop:
 def as_arguments(text: str) -> dict[str, Any] | None:
     """Returns the arguments of a call; None for what is no object."""
     try:
-        told = json.loads(text) if text.strip() else {}
+        arguments = json.loads(text) if text.strip() else {}
     except (ValueError, RecursionError):
         return None
-    return told if isinstance(told, dict) else None
+    return arguments if isinstance(arguments, dict) else None
 
 
 def cut(text: str, room: int) -> str:
@@ -182,14 +182,16 @@ DECISIONS = {"all": allow_all, "none": allow_none, "read": allow_reading}
 
 def messages_of_calls(text: str, calls: Sequence[Call]) -> list[tuple[Role, str, dict[str, Any]]]:
     """Returns an answer with calls as messages: role, text, and the further fields of each."""
-    told: list[tuple[Role, str, dict[str, Any]]] = []
+    messages: list[tuple[Role, str, dict[str, Any]]] = []
     begin = 0
     for number in sorted({call.round for call in calls}):
         these = [call for call in calls if call.round == number]
         end = max(begin, these[0].at)
-        told.append(("assistant", text[begin:end].strip("\n"), {"tool_calls": [one.told() for one in these]}))
-        told += [("tool", one.result or STOPPED, {"tool_call_id": one.id, "name": one.name}) for one in these]
+        wanted = {"tool_calls": [one.requested() for one in these]}
+        messages.append(("assistant", text[begin:end].strip("\n"), wanted))
+        for one in these:
+            messages.append(("tool", one.result or STOPPED, {"tool_call_id": one.id, "name": one.name}))
         begin = end
     if rest := text[begin:].strip("\n") if calls else text:
-        told.append(("assistant", rest, {}))
-    return told
+        messages.append(("assistant", rest, {}))
+    return messages

@@ -72,8 +72,9 @@ def described(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
 
 def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a schema without room for arguments that it does not name: small models make some up."""
-    told: dict[str, Any] = json.loads(as_data(json.dumps(dict(schema), ensure_ascii=False)))
-    return {**told, "additionalProperties": False} if told.get("properties") and not _is_open(told) else told
+    clean: dict[str, Any] = json.loads(as_data(json.dumps(dict(schema), ensure_ascii=False)))
+    names_all = clean.get("properties") and not _is_open(clean)
+    return {**clean, "additionalProperties": False} if names_all else clean
 
 
 def _is_open(schema: Mapping[str, Any]) -> bool:

@@ -1,5 +1,6 @@
 """A question that a server asks the user in the middle of a call: what it wants to know, field by field."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,8 +24,8 @@ class Field:
     @classmethod
     def all_of(cls, schema: Mapping[str, Any]) -> Iterator["Field"]:
         """Yields the fields of a form; what is not understood is a text."""
-        told, needed = schema.get("properties"), schema.get("required")
-        properties = told if isinstance(told, dict) else {}
+        listed, needed = schema.get("properties"), schema.get("required")
+        properties = listed if isinstance(listed, dict) else {}
         required = needed if isinstance(needed, list) else []
         for name, one in list(properties.items())[:MOST_FIELDS]:
             about = one if isinstance(one, dict) else {}
@@ -53,7 +54,10 @@ class Field:
                     text.lower()
                 ]
             if self.type in ("integer", "number"):
-                return int(text) if self.type == "integer" else float(text)
+                number = int(text) if self.type == "integer" else float(text)
+                if not math.isfinite(number):  # JSON has no such number
+                    raise ValueError
+                return number
         except (ValueError, KeyError):
             raise SettingError(f"{self.name} is {text!r}: it must be {self.wants}") from None
         return text

@@ -44,7 +44,7 @@ class ToolServer:
 
     def entry(self) -> dict[str, Any]:
         """Returns what the file has of it."""
-        told = {
+        entry = {
             "command": self.command,
             "args": list(self.args),
             "env": dict(self.env),
@@ -53,7 +53,7 @@ class ToolServer:
             "headers": dict(self.headers),
             "disabled": self.disabled,
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in entry.items() if value}
 
 
 def list_path() -> Path:
@@ -70,8 +70,8 @@ def read(path: Path) -> tuple[ToolServer, ...]:
 
 
 def _entries(path: Path) -> dict[str, Any]:
-    told = _document(path)
-    entries = told.get(SERVERS, told.get("servers", {}))  # VS Code has "servers"
+    document = _document(path)
+    entries = document.get(SERVERS, document.get("servers", {}))  # VS Code has "servers"
     if not isinstance(entries, dict):
         raise SettingError(f"{path}: {SERVERS} must be an object with a server under each name")
     if len(entries) > MOST:
@@ -89,12 +89,12 @@ def _document(path: Path) -> dict[str, Any]:
     if len(content) > LARGEST:
         raise SettingError(f"{path} is larger than {LARGEST:,} bytes: it is no list of servers")
     try:
-        told = json.loads(content.decode("utf-8-sig")) if content.strip() else {}
+        document = json.loads(content.decode("utf-8-sig")) if content.strip() else {}
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} is not JSON: {error}") from None
-    if not isinstance(told, dict):
+    if not isinstance(document, dict):
         raise SettingError(f'{path} must be an object, {{"{SERVERS}": ...}}')
-    return told
+    return document
 
 
 def server_of(name: str, entry: object, path: Path) -> ToolServer:
@@ -139,26 +139,26 @@ def server_of(name: str, entry: object, path: Path) -> ToolServer:
 
 def put(path: Path, server: ToolServer, *, replace: bool = False) -> None:
     """Adds a server to a file, and leaves the rest as it is. Raises SettingError."""
-    told, entries = _document(path), _entries(path)
+    document, entries = _document(path), _entries(path)
     if server.name in entries and not replace:
         raise SettingError(f"there is a server {server.name!r} already: remove it first, or choose a name")
     entries[server.name] = server_of(server.name, server.entry(), path).entry()
-    _write(path, {**told, SERVERS: entries})
+    _write(path, {**document, SERVERS: entries})
 
 
 def remove(path: Path, name: str) -> None:
     """Removes a server from a file. Raises SettingError."""
-    told, entries = _document(path), _entries(path)
+    document, entries = _document(path), _entries(path)
     if name not in entries:
         known = ", ".join(entries) or "none"
         raise SettingError(f"there is no server {name!r}: there is {known}")
     del entries[name]
-    _write(path, {**told, SERVERS: entries})
+    _write(path, {**document, SERVERS: entries})
 
 
-def _write(path: Path, told: Mapping[str, Any]) -> None:
+def _write(path: Path, document: Mapping[str, Any]) -> None:
     try:
-        write_whole(path, json.dumps(told, indent=2, ensure_ascii=False) + "\n")
+        write_whole(path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
         raise SettingError(f"{error.filename or path} cannot be written: {error.strerror}") from None
 

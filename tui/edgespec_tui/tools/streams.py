@@ -37,7 +37,7 @@ Streams = tuple[ObjectReceiveStream[Incoming], ObjectSendStream[SessionMessage]]
 
 
 class Log:
-    """A file with the last of what a server wrote beside its messages; older text goes."""
+    """A file with the last of what a server wrote that is no message; older text goes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

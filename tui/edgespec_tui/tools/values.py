@@ -30,8 +30,8 @@ class Tool:
     @property
     def key(self) -> str:
         """Returns what stands for this very tool: another description or schema makes another tool."""
-        told = [self.server, self.name, self.description, dict(self.schema)]
-        return sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()
+        parts = [self.server, self.name, self.description, dict(self.schema)]
+        return sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Call:
     def title(self) -> str:
         return f"{self.server}: {self.tool}" if self.server else self.name
 
-    def told(self) -> dict[str, Any]:
+    def requested(self) -> dict[str, Any]:
         """Returns it as a request has it."""
         return {
             "id": self.id,
@@ -73,22 +73,22 @@ class Call:
 
 def saved(calls: Iterable[Call]) -> dict[str, str]:
     """Returns the settings of a turn that keep its calls."""
-    told = [asdict(call) for call in calls]
-    return {CALLS: json.dumps(told)} if told else {}
+    listed = [asdict(call) for call in calls]
+    return {CALLS: json.dumps(listed)} if listed else {}
 
 
 def calls_of(settings: Mapping[str, object]) -> tuple[Call, ...]:
     """Returns the calls of a turn; none if what was saved cannot be read."""
-    told = settings.get(CALLS)
+    text = settings.get(CALLS)
     try:
-        listed = json.loads(told) if isinstance(told, str) else []
+        listed = json.loads(text) if isinstance(text, str) else []
         return tuple(_call(one) for one in listed)
     except (ValueError, TypeError, AttributeError, RecursionError):
         return ()
 
 
-def _call(told: Mapping[str, Any]) -> Call:
-    call = Call(**{one.name: told[one.name] for one in fields(Call) if one.name in told})
+def _call(entry: Mapping[str, Any]) -> Call:
+    call = Call(**{one.name: entry[one.name] for one in fields(Call) if one.name in entry})
     texts = (call.id, call.name, call.arguments, call.server, call.tool, call.result, call.kept)
     numbers = (call.round, call.at)
     right = all(isinstance(one, str) for one in texts) and all(isinstance(one, int) for one in numbers)

@@ -21,8 +21,8 @@ class WantedCalls:
         index, function = piece.get("index"), piece.get("function")
         place = index if isinstance(index, int) else len(self._found)
         call = self._found.setdefault(place, ["", "", ""])
-        told = function if isinstance(function, Mapping) else {}
-        for at, value in enumerate((piece.get("id"), told.get("name"), told.get("arguments"))):
+        named = function if isinstance(function, Mapping) else {}
+        for at, value in enumerate((piece.get("id"), named.get("name"), named.get("arguments"))):
             if isinstance(value, str) and (at == 2 or not call[at]):
                 call[at] = (call[at] + as_text(value))[:LONGEST]
 

@@ -150,7 +150,7 @@ def size_of(files: Iterable[Path | str]) -> str:
 
 def _group_named(name: str, *, quoted: bool) -> list[Path]:
     """Returns the files that a folder's name or a pattern stands for."""
-    for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION.replace("]", ""))):
+    for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION)):
         if word.endswith("/"):
             with suppress(OSError, ValueError, RuntimeError):
                 folder = Path(word).expanduser()

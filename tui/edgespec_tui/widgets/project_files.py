@@ -47,7 +47,7 @@ def _walked(folder: Path) -> Sequence[str]:
 
 def is_group(name: str) -> bool:
     """Returns whether a name stands for several files: a folder's, written with its slash, or a pattern's."""
-    return name.endswith("/") or any(sign in name for sign in "*?[")
+    return name.endswith("/") or "*" in name
 
 
 def in_group(name: str, files: Sequence[str]) -> list[str]:
