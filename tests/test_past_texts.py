@@ -119,6 +119,23 @@ def test_the_engine_reports_where_tokens_were_and_why_others_are_read_again() ->
     assert [one.broken and one.broken.at for one in found] == [None, None, None, None, 20]
 
 
+def test_a_prompt_that_was_cancelled_while_it_was_read_was_not_evaluated_before() -> None:
+    known = PastTexts(piece)
+    pair = FakePair(slots=1, n_vocab=8, n_ctx=8192, cells=8192)
+    engine = Engine(pair, slots=1, cache_ram=10**7, past=known)
+    prompt = np.random.default_rng(2).integers(0, 8, 6000).astype(np.int32)
+    engine.submit("r", prompt, REQUEST)
+    engine.step()
+    engine.cancel("r")
+    while not engine.idle:
+        engine.step()
+    assert known.explain(prompt, 0, "") is None
+    engine.submit("r", prompt, REQUEST)
+    while not engine.idle:
+        engine.step()
+    assert known.explain(prompt, 0, "") is not None
+
+
 # ---- its own tokens for what comes back --------------------------------------------------------------------
 
 
