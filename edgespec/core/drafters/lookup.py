@@ -12,7 +12,7 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.drafters import Offer, offer
+from edgespec.core.drafters import Offer, Piece, offer
 from edgespec.core.pace.odds import Odds, proportional
 from edgespec.core.values import Judged
 
@@ -119,6 +119,6 @@ class SuffixLookup:
         self._held += tokens[held:].tobytes()
 
 
-def guesser(n_vocab: int) -> SuffixLookup:
-    """Returns one in its state at a pair's first request. n_vocab: tokens of the target."""
+def guesser(n_vocab: int, piece: Piece) -> SuffixLookup:
+    """Returns one in its state at a pair's first request, from the target's vocabulary."""
     return SuffixLookup()
