@@ -172,6 +172,7 @@ class Started(NamedTuple):
     cached_tokens: int
     origin: Origin = "slot"  # where these were
     broken: Broken | None = None
+    waited_s: float = 0.0  # for a slot
 
 
 class PromptProgress(NamedTuple):
