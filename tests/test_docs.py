@@ -199,9 +199,9 @@ def test_every_environment_variable_of_the_pages_is_read(page: Path) -> None:
 def test_json_and_toml_of_the_pages_can_be_read(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     for block in re.findall(r"```json\n(.*?)```", text, re.DOTALL):
-        json.loads(block)
+        assert isinstance(json.loads(block), dict | list)
     for block in re.findall(r"```toml\n(.*?)```", text, re.DOTALL):
-        tomllib.loads(block)
+        assert tomllib.loads(block)
 
 
 def test_the_settings_file_of_the_pages_is_understood(tmp_path: Path) -> None:
