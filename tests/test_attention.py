@@ -126,21 +126,21 @@ def test_the_timing_is_kept_and_made_again_after_a_week_or_if_it_is_damaged(
 
     monkeypatch.setattr(attention, "time_attention", timed)
     header = read_file(model.path)
-    attention._timed.cache_clear()
+    attention.attention_timed.cache_clear()
     assert attention_of(header) == attention_of(header) == WIDE and made == [Shape(32, 32, 4, 2)]
     (file,) = (tmp_path / "attention").iterdir()
     for damage in ("{", "[]", json.dumps({"format": 1, "flash": [[1, 2, "x"]], "plain": []})):
         file.write_text(damage)
-        attention._timed.cache_clear()
+        attention.attention_timed.cache_clear()
         assert attention_of(header) == WIDE
     assert len(made) == 4
     old = file.stat().st_mtime - WEEK - 1
     os.utime(file, (old, old))
-    attention._timed.cache_clear()
+    attention.attention_timed.cache_clear()
     assert attention_of(header) == WIDE and len(made) == 5
     file.unlink()
     assert attention_of(header) == WIDE and len(made) == 5, "this process knows it"
-    attention._timed.cache_clear()  # it is none of this machine
+    attention.attention_timed.cache_clear()  # it is none of this machine
 
 
 def test_attention_is_really_timed_both_ways() -> None:

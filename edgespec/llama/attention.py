@@ -110,7 +110,7 @@ def attention_of(header: Header) -> Attention | None:
     path = _path(shape, threads)
     found = _kept(path)
     if found is None:
-        found = _timed(shape, threads)
+        found = attention_timed(shape, threads)
         if found is None:
             return None
         with contextlib.suppress(OSError):
@@ -120,7 +120,7 @@ def attention_of(header: Header) -> Attention | None:
 
 
 @lru_cache(maxsize=8)  # a cache folder that cannot be written would have it timed for each context, twice
-def _timed(shape: Shape, threads: int) -> Attention | None:
+def attention_timed(shape: Shape, threads: int) -> Attention | None:
     plan = [(n, cells) for cells in CELLS for n in ROWS] + [(PROMPT_ROWS, CELLS[-1])]
     timed = time_attention(shape, plan, threads)
     return Attention(*timed) if timed else None
