@@ -52,8 +52,8 @@ def model(tmp_path: Path) -> Any:
         yield model
 
 
-def resolved(model: Model, **wanted: Any) -> ContextSettings:
-    return with_attention(model, ContextSettings(**{"n_ctx": 512, **wanted}))
+def resolved(model: Model, room: int | None = None, **wanted: Any) -> ContextSettings:
+    return with_attention(model, ContextSettings(**{"n_ctx": 512, **wanted}), room)
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, found: Attention | None) -> None:
@@ -107,11 +107,10 @@ def test_scores_that_do_not_fit_ask_for_smaller_chunks_and_then_for_flash_attent
 ) -> None:
     measured(monkeypatch, WIDE)
     assert resolved(model).chunk == CHUNK
-    monkeypatch.setattr(attention, "score_room", lambda: score_bytes(4, 512, 64))
-    assert resolved(model) == resolved(model, chunk=64, flash_attention=False)
-    monkeypatch.setattr(attention, "score_room", lambda: score_bytes(4, 512, 64) - 1)
-    assert resolved(model).flash_attention is True and resolved(model).chunk == 512
-    assert resolved(model, flash_attention=False).flash_attention is False, "somebody asked for it"
+    room = score_bytes(4, 512, 64)
+    assert resolved(model, room) == resolved(model, room, chunk=64, flash_attention=False)
+    assert resolved(model, room - 1).flash_attention is True and resolved(model, room - 1).chunk == 512
+    assert resolved(model, room - 1, flash_attention=False).flash_attention is False, "somebody asked for it"
 
 
 def test_the_timing_is_kept_and_made_again_after_a_week_or_if_it_is_damaged(
