@@ -85,8 +85,12 @@ def measured(port: int, sent: Iterator[list[str]], n_running: int, n_answer: int
 
     def answer(text: str, n: int) -> tuple[float, Stream]:
         pieces = iter(range(FIRST_PIECES))
+
+        def note() -> None:
+            if next(pieces, None) is None:
+                begun.set()
+
         at = time.perf_counter()
-        note = lambda: next(pieces, None) is None and begun.set()  # noqa: E731
         return at, ask(port, text, n_tokens=n, temperature=0, seed=1, on_piece=note)
 
     first, *new = next(sent)
