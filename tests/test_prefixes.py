@@ -193,6 +193,22 @@ def test_choices_of_one_prompt_read_it_once(n: int) -> None:
     assert evaluated[1] <= evaluated[0] + (n - 1) * 5
 
 
+@pytest.mark.parametrize("running", [0, 1])
+def test_agents_that_start_together_read_what_their_prompts_share_once(running: int) -> None:
+    pair = FakePair(slots=4, drafter="none", n_ctx=1024, cells=4 * 1024)
+    engine = Engine(pair, slots=4, chunk=32)
+    if running:
+        engine.submit("running", text(9, 20), Request(Sampling(temperature=0), 300))
+        engine.step()
+    preamble, cached, before = text(1, 400), {}, pair.target.evaluated
+    for i in range(3):
+        engine.submit(str(i), np.concatenate([preamble, text(i, 40)]), REQUEST)
+    while len(cached) < 3:
+        cached |= {one.id: one.cached_tokens for one in engine.step() if isinstance(one, Started)}
+    assert [n >= 400 for n in cached.values()] == [False, True, True]
+    assert pair.target.evaluated - before < 2 * 400, "with the rounds of who was there"
+
+
 def test_who_waits_for_a_beginning_holds_up_nobody_else() -> None:
     pair = FakePair(slots=3, drafter="none")
     engine, order = Engine(pair, slots=3, chunk=32), []

@@ -7,7 +7,7 @@ import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -67,7 +67,6 @@ async def to_its_end(
 class EventStream(EventSourceResponse):
     """A stream that closes its generation at the end, even if it was never started."""
 
-    ping_s = PING_S
     kind = "text/event-stream"
 
     @staticmethod
@@ -76,14 +75,29 @@ class EventStream(EventSourceResponse):
         return b"data: %b\n\n" % error
 
     @staticmethod
-    def sign(model: str, progress: float) -> bytes:
+    def sign(model: str, progress: float | None = None) -> bytes:
         """Returns what a client takes for a sign of life, and nothing else. progress: of loading."""
-        return f": loading {model}, {progress:.0%}\n\n".encode("ascii", "backslashreplace")
+        state = f"{model} is at work" if progress is None else f"loading {model}, {progress:.0%}"
+        return f": {state}\n\n".encode("ascii", "backslashreplace")
 
     def __init__(
-        self, events: AsyncIterator[ServerSentEvent | bytes], generation: AnswerChoices, send_s: float
+        self,
+        events: AsyncIterator[ServerSentEvent | bytes],
+        generation: AnswerChoices,
+        send_s: float,
+        model: str,
     ) -> None:
-        super().__init__(events, ping=self.ping_s, sep=NEWLINE, send_timeout=send_s, media_type=self.kind)
+        def sign() -> Any:  # bytes, which the library sends as they are
+            return self.sign(model)
+
+        super().__init__(
+            events,
+            ping=PING_S,
+            ping_message_factory=sign,
+            sep=NEWLINE,
+            send_timeout=send_s,
+            media_type=self.kind,
+        )
         self._generation = generation
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

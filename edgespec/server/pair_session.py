@@ -177,7 +177,7 @@ class PairSession:
             raise body.advised(refusal) from None
         if body.stream:
             events = to_its_end(answerer, generation, request.state.request_id)
-            return stream(events, generation, settings.send_s)
+            return stream(events, generation, settings.send_s, self.name)
         return JSONResponse(await answerer.whole(generation))
 
     def _template(self, *, tools: bool) -> str:

@@ -90,6 +90,7 @@ def _verdict(url: str, seed: int) -> Counter[str]:
         "messages": [{"role": "user", "content": f"Please do number {seed}."}],
         "tools": [{"type": "function", "function": tool}],
         "tool_choice": "required",
+        "parallel_tool_calls": not seed % 8,  # a list of calls rarely ends at this temperature
         "temperature": TEMPERATURE,
         "seed": seed,
         "max_tokens": LONGEST,

@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -27,6 +27,7 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.protocol.messages import LoadRequest
 from edgespec.server import event_stream
 from edgespec.server.dialects.anthropic.answers import MessageStream
+from edgespec.server.dialects.ollama.answers import LineStream
 from edgespec.server.dialects.ollama.requests import OllamaChat
 from edgespec.server.event_stream import EarlyStream, EventStream, at_once_or_early
 from edgespec.server.refusal import Refusal
@@ -183,7 +184,7 @@ def test_keep_alive_is_in_seconds_or_in_words(said: object, idle_s: float | None
             OllamaChat.model_validate({"model": "x", "keep_alive": wrong})
 
 
-async def received(stream: EarlyStream, *, leaves: bool = False) -> bytes:
+async def received(stream: EarlyStream | EventStream, *, leaves: bool = False) -> bytes:
     said: list[Any] = []
 
     async def receive() -> Any:
@@ -195,7 +196,7 @@ async def received(stream: EarlyStream, *, leaves: bool = False) -> bytes:
         said.append(message)
 
     state = {"shapes": {}, "request_id": "r1"}
-    await stream({"type": "http", "path": "/v1/x", "state": state}, receive, send)
+    await stream({"type": "http", "method": "POST", "path": "/v1/x", "state": state}, receive, send)
     assert [m["type"] for m in said].count("http.response.start") == 1
     return b"".join(message.get("body", b"") for message in said)
 
@@ -236,6 +237,30 @@ def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client(
             await at_once_or_early(asyncio.ensure_future(late(Refusal(400, "no"))), EventStream, bytes)
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("kind", [EventStream, MessageStream, LineStream])
+def test_a_stream_that_waits_for_its_turn_or_its_prompt_gives_signs(
+    kind: type[EventStream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Proxies and clients end a connection in which nothing comes; Ollama's clients got nothing."""
+    monkeypatch.setattr(event_stream, "PING_S", 0.02)
+
+    class Closed:
+        def close(self) -> None: ...
+
+    async def events() -> AsyncIterator[bytes]:
+        await asyncio.sleep(0.15)
+        yield b"the answer"
+
+    async def play() -> bytes:
+        generation: Any = Closed()
+        return await received(kind(events(), generation, 5.0, "pair"))
+
+    signs, _, rest = asyncio.run(play()).partition(b"the answer")
+    assert rest == b"" and signs.count(kind.sign("pair")[:20]) > 1
+    for line in filter(None, signs.split(b"\n")):
+        assert line == b": pair is at work" or json.loads(line)["message"]["content"] == ""
 
 
 @pytest.mark.slow

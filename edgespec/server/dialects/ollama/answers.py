@@ -108,7 +108,6 @@ class OllamaAnswer:
 class LineStream(EventStream):
     """An answer as lines of JSON, between which nothing else may be."""
 
-    ping_s = 0
     kind = "application/x-ndjson"
 
     @staticmethod
@@ -116,7 +115,7 @@ class LineStream(EventStream):
         return error + b"\n"
 
     @staticmethod
-    def sign(model: str, progress: float) -> bytes:
+    def sign(model: str, progress: float | None = None) -> bytes:
         """Returns a line that adds nothing to an answer."""
         nothing = {"response": "", "message": {"role": "assistant", "content": ""}}
         return encoded({**line(tagged(model), nothing), "done": False})
