@@ -37,7 +37,7 @@ def _server(state: ServerState) -> Finding:
         reason = str(error)
     if not psutil.pid_exists(state.pid):
         text = f"a server at {where} (process {state.pid}) has gone without notice; its file is ignored"
-        return note("endpoint", text, **facts)
+        return note("endpoint", text, "`edgespec serve` starts a new one", **facts)
     text = f"process {state.pid} should answer at {where}: {reason}"
     remedy = f"stop it (kill {state.pid}) and start `edgespec serve` again; its terminal may say why"
     return problem("endpoint", text, remedy, **facts)
