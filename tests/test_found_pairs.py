@@ -19,8 +19,8 @@ from edgespec.pairs import found as search
 from edgespec.pairs.found import Found, best, best_found
 from edgespec_models.shelf.catalogue import catalogue
 from edgespec_models.shelf.store import InstalledModel, Store
-from edgespec_tui import app as app_module
 from edgespec_tui.app import ChatApp
+from edgespec_tui.screens import offers
 from edgespec_tui.screens.model_shelf import Shelf, offered
 
 GB = 10**9
@@ -90,7 +90,7 @@ def test_a_search_that_takes_too_long_is_ended() -> None:
 async def test_a_found_pair_is_offered_and_one_key_takes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
+    monkeypatch.setattr(offers, "LOOK_AFTER_S", 0.0)
     big, small = written(tmp_path / "big-Q8_0.gguf", 128), written(tmp_path / "small-Q8_0.gguf", 32)
     sizes = [file.stat().st_size for file in (big, small)]
     found = Found(
@@ -121,7 +121,7 @@ async def test_a_found_model_that_has_gone_closes_no_engine_and_is_no_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Alt+U closed the engine that worked and made the lost file the default: the next chat did not start."""
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
+    monkeypatch.setattr(offers, "LOOK_AFTER_S", 0.0)
     gone = InstalledModel((str(tmp_path / "gone-Q8_0.gguf"),), 1000)
     found = Found("LM Studio", "pub/gone-Q8_0.gguf", gone, "", None)
     store, endpoint = Store(tmp_path / "models"), FakeEndpoint(info=FAKE_EMBEDDED)
@@ -138,7 +138,7 @@ async def test_who_asks_before_a_model_was_found_is_offered_it_as_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The welcome alone named it, and gives place to the first question."""
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
+    monkeypatch.setattr(offers, "LOOK_AFTER_S", 0.0)
     may, found = threading.Event(), model("8b-Q4_K_M.gguf", 5)
 
     def look(memory: int) -> Found | None:
@@ -160,7 +160,7 @@ async def test_who_asks_before_a_model_was_found_is_offered_it_as_well(
 async def test_who_has_chosen_a_model_is_offered_none(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
+    monkeypatch.setattr(offers, "LOOK_AFTER_S", 0.0)
     looked: list[int] = []
 
     def look(memory: int) -> Found | None:

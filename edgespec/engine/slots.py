@@ -143,6 +143,12 @@ class Slot:
         tail = ask.tail[:n_guesses]
         return Want(ask.tokens, tail, ask.rows - len(ask.tail) + len(tail), self.seq)
 
+    def least_rows(self, target: Scorer) -> int:
+        """Returns how many tokens the target evaluates for it at least."""
+        if self.request.first:  # the end of its prompt
+            return max(1, target.missing(self.want()))
+        return 1 + self.request.drawn
+
     def lend(self, running: Running) -> None:
         """Gives a request the slot."""
         self.running = self.request = running
