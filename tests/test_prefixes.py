@@ -16,6 +16,7 @@ from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, Started
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
+from edgespec.engine.prefixes import LONG_TAIL
 from edgespec.llama.context import Context
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
@@ -94,6 +95,18 @@ def test_an_unlike_prompt_takes_an_empty_slot_and_not_a_long_conversation() -> N
     chat, other = text(1), np.concatenate([text(1)[:10], text(2)])
     answered(engine, chat, other)
     assert answered(engine, more(chat)) == [LENGTH]
+
+
+def test_a_sub_agent_leaves_its_coordinator_what_it_holds() -> None:
+    """It begins with the same long system prompt; a slot with less behind that is simply used."""
+    pair = FakePair(slots=2, n_ctx=8192, cells=20_000)
+    engine = Engine(pair, slots=2)
+    system, tail = text(1, 2 * LONG_TAIL), text(2, LONG_TAIL + 100)
+    coordinator, sub_agent = np.append(system, tail), np.append(system, text(3))
+    _, began, went_on = answered(engine, coordinator, sub_agent, more(coordinator))
+    assert system.size <= began < system.size + 5 and went_on == coordinator.size
+    again, back = answered(engine, np.append(system, text(4)), more(coordinator, 20))
+    assert again < system.size + 5 and back >= coordinator.size, "it takes the first sub-agent's slot"
 
 
 def test_a_beginning_that_a_busy_slot_holds_is_shared() -> None:

@@ -25,6 +25,7 @@ from edgespec.pairs.adapters import Scales
 
 WORTH_MOVING = 64  # tokens: fewer are evaluated as quickly, and keep the arithmetic as it is alone
 MOSTLY = 0.5  # a slot of which less would be reused is not overwritten if another can be
+LONG_TAIL = 1024  # nor one that would lose so many tokens: a sub-agent begins as its coordinator does
 
 
 def chunk_of(lag: int, chunk: int) -> int:
@@ -113,7 +114,9 @@ class Prefixes:
         }
         best = max(free, key=lambda slot: (own[slot], self._spared_draft(slot, prompt, own), -slot.used))
         held = self._held("target", best)
-        stays = own[best] > MOSTLY * held or held < WORTH_MOVING  # so few are not worth keeping
+        lost = held - own[best]
+        stays = lost < WORTH_MOVING  # so few are not worth keeping
+        stays |= own[best] > MOSTLY * held and (lost < LONG_TAIL or len(free) == 1)
         source = max(self._slots, key=lambda slot: own[slot])
         store = self.store if adapters == self._own else None
         saved, n_saved = store.best(prompt.tobytes()) if store else (None, 0)

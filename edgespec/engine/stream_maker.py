@@ -63,8 +63,9 @@ class StreamMaker:
         self.matchers = Matchers(self._pieces, self._end_tokens, target.n_vocab)
 
     def forget(self) -> None:
-        """Forgets what free guessers have seen."""
+        """Forgets what free guessers have seen, earlier texts included."""
         self._guessers = {}
+        self._pools.clear()
 
     def stream(self, prompt: Sequence[int] | NDArray[np.int32], request: Request) -> Stream:
         """Prepares a generation for an engine. Raises PromptTooLongError or SettingError."""

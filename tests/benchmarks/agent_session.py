@@ -3,7 +3,8 @@
     python tests/benchmarks/agent_session.py [--preamble 12000] [--calls 20] [--ram 2048] [--peer PROGRAM]
     python tests/benchmarks/agent_session.py --model FILE.gguf ...
 
-Tiny models with random weights, one of each kind of memory, or a file of yours. The session has a long system
+Models with random weights, one of each kind of memory, tiny or at the cost of 0.6 billion parameters
+(`--wide`), or a file of yours. The session has a long system
 prompt, calls and their results, answers that come back without their thinking, an edited last message, a
 sub-agent with the same preamble, a summary in place of the history, another session in between. Without is
 `--cache-ram 0`. The peer, llama-server, gets the same tokens, with 32 checkpoints in each of as many slots;
@@ -40,6 +41,12 @@ from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
+WIDE: dict[str, dict[str, object]] = {
+    "attention": {"d": 1024, "layers": 28, "n_head": 16, "n_kv": 8, "ffn": 3072},
+    "window": {"d": 1024, "layers": 28, "n_head": 16, "n_kv": 8, "ffn": 3072, "window": 512},
+    "hybrid": {"d": 1024, "attention": (False, False, True) * 9, "n_head": 16, "n_kv": 8, "ffn": 3072},
+    "recurrent": {"d": 1024, "layers": 48},
+}
 Tokens = NDArray[np.int32]
 Turn = tuple[int, int, float]
 KINDS: dict[str, Callable[..., Path]] = {
@@ -145,6 +152,7 @@ def main() -> None:
     parser.add_argument("--ram", type=int, default=2048, help="MiB")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS))
     parser.add_argument("--model", type=Path, help="instead of tiny ones")
+    parser.add_argument("--wide", action="store_true", help="at 0.6B cost, in F16")
     parser.add_argument("--peer", type=Path, help="llama-server")
     parser.add_argument("--once", action="store_true", help="no run to warm up, and none without")
     how = parser.parse_args()
@@ -152,7 +160,8 @@ def main() -> None:
     for kind in ["your model"] if how.model else how.kinds:
         print(kind)
         with tempfile.TemporaryDirectory() as folder:
-            model = how.model or KINDS[kind](Path(folder) / "t.gguf", context_length=2**17)
+            size = {**WIDE[kind], "dtype": "F16"} if how.wide else {}
+            model = how.model or KINDS[kind](Path(folder) / "t.gguf", context_length=2**17, **size)
             found: dict[str, dict[str, list[Turn]]] = {}
             if how.peer:
                 found["llama-server"] = of_peer(how.peer, model, settings, how.preamble, how.calls)
