@@ -133,7 +133,7 @@ def test_the_next_program_finds_checkpoints_on_disk(pair: Pair, tmp_path: Path) 
 
     engine, files = started()
     answer(engine, TURNS["goes on"][0])
-    while engine.write_down():
+    while engine.prefixes.write_some():
         time.sleep(0.001)
     files.close(10.0)
     engine, files = started()
@@ -163,7 +163,7 @@ def test_states_of_another_model_or_build_are_not_used(
             files.wait(10.0)
             engine = Engine(pair, slots=1, cache_ram=RAM, files=files)
             found = answer(engine, TURNS[turn][0])
-            while engine.write_down():
+            while engine.prefixes.write_some():
                 time.sleep(0.001)
             files.close(10.0)
             assert found[1] == alone(pair, TURNS[turn][0])

@@ -36,7 +36,10 @@ from edgespec.errors import (
     SettingError,
 )
 from edgespec.llama import context as module
+from edgespec.llama import evaluation
+from edgespec.llama.cells import Cells
 from edgespec.llama.context import Context, ContextSettings
+from edgespec.llama.evaluation import Evaluator
 from edgespec.llama.log import listening
 from edgespec.llama.model import Model
 from edgespec.llama.settings import kv_bytes, new_context
@@ -219,24 +222,24 @@ def test_logits_are_the_very_bytes_in_the_byte_identical_profile(
 def test_a_hybrid_model_has_snapshots_fewer_than_the_tails_that_were_tried(models: dict[str, Model]) -> None:
     """The property test says something about snapshots only while both stay as they are."""
     with Context(models["hybrid"], settings(n_rows=LONGEST_TAIL + 1)) as context:
-        assert 0 < context._n_rs_seq < LONGEST_TAIL
+        assert 0 < context._evaluator.n_rs_seq < LONGEST_TAIL
     with Context(models["recurrent"], settings(n_rows=LONGEST_TAIL + 1)) as context:
-        assert context._n_rs_seq == 0  # llama.cpp has none for this architecture: checkpoints
+        assert context._evaluator.n_rs_seq == 0  # llama.cpp has none for this architecture: checkpoints
 
 
 def test_the_property_fails_where_every_tail_is_believed_to_roll_back(
     models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """llama.cpp rolls hybrid memory back to snapshots that it never wrote, and says that all is well."""
-    decode = Context._decode
+    decode = Evaluator.decode
 
-    def careless(self: Context, parts: Any) -> Any:
+    def careless(self: Evaluator, parts: Any) -> Any:
         rows = decode(self, parts)
         for seq, _, _ in parts:
-            self._sequences[seq].snapshots = 10**6
+            self._cells.sequences[seq].snapshots = 10**6
         return rows
 
-    monkeypatch.setattr(Context, "_decode", careless)
+    monkeypatch.setattr(Evaluator, "decode", careless)
     assert worst_of(models["hybrid"], at_once=True) > 5 * MARGIN
 
 
@@ -244,15 +247,15 @@ def test_the_property_fails_where_a_rollback_is_done_twice(
     models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hybrid context that drafts token by token has one snapshot at most, whatever its n_rs_seq."""
-    decode = Context._decode
+    decode = Evaluator.decode
 
-    def careless(self: Context, parts: Any) -> Any:
+    def careless(self: Evaluator, parts: Any) -> Any:
         rows = decode(self, parts)
         for seq, _, _ in parts:
-            self._sequences[seq].snapshots = self._n_rs_seq
+            self._cells.sequences[seq].snapshots = self.n_rs_seq
         return rows
 
-    monkeypatch.setattr(Context, "_decode", careless)
+    monkeypatch.setattr(Evaluator, "decode", careless)
     with Context(models["hybrid"], settings(n_rows=LONGEST_TAIL + 1)) as context:
         script = Script(models["hybrid"], context, np.random.default_rng(0), at_once=False)
         assert script.play(30) > 5 * MARGIN
@@ -276,17 +279,17 @@ def test_the_property_fails_where_checkpoints_lose_the_state(
 def test_the_property_fails_where_one_token_too_many_is_kept(
     plain: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sync, rewind, room = Context._sync, Context._rewind, [0]
+    sync, rewind, room = Context._sync, Cells.rewind, [0]
 
     def noted(self: Context, want: Want) -> Any:
         room[0] = want.tokens.size + len(want.tail) - want.rows
         return sync(self, want)
 
-    def careless(self: Context, s: int, keep: int) -> None:
-        rewind(self, s, min(keep + 1, self._sequences[s].held, room[0]))
+    def careless(self: Cells, s: int, keep: int) -> None:
+        rewind(self, s, min(keep + 1, self.sequences[s].held, room[0]))
 
     monkeypatch.setattr(Context, "_sync", noted)
-    monkeypatch.setattr(Context, "_rewind", careless)
+    monkeypatch.setattr(Cells, "rewind", careless)
     assert worst_of(plain, at_once=True) > 5 * MARGIN
 
 
@@ -555,7 +558,7 @@ def test_cells_that_nobody_knows_of_end_one_evaluation_at_most(plain: Model) -> 
     tokens = some_tokens(np.random.default_rng(25), 30)
     with Context(plain, settings()) as context:
         context.score([Want(tokens[:20])])
-        context._sequences[0].keep(0)
+        context._cells.sequences[0].keep(0)
         with pytest.raises(InvalidBatchError):
             context.score([Want(tokens)])
         assert furthest(context.score([Want(tokens)])[0][0], fresh(plain, tokens)) < MARGIN
@@ -625,7 +628,7 @@ def test_the_property_fails_where_a_fatal_failure_is_taken_for_success(
         context.score([Want(tokens[:20])])
         with monkeypatch.context() as patch:
             decodes_by(patch, lambda *_: -3)
-            patch.setattr(Context, "_resync", lambda *_: None)
+            patch.setattr(Cells, "resync", lambda *_: None)
             with pytest.raises(FatalDecodeError):
                 context.score([Want(tokens[:30])])
         try:
@@ -795,7 +798,7 @@ def test_logits_that_llama_cpp_does_not_have_are_an_error(
     plain: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Context(plain, settings()) as context:
-        monkeypatch.setattr(module, "_address_of", lambda *_: None)
+        monkeypatch.setattr(evaluation, "_address_of", lambda *_: None)
         with pytest.raises(EngineError, match="no logits"):
             context.score([Want(np.arange(3, dtype=np.int32))])
 

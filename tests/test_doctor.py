@@ -22,13 +22,14 @@ from edgespec.commands.doctor import (
     pair_checks,
     surroundings,
 )
-from edgespec.commands.doctor.command import ask, speculation
 from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.commands.doctor.llama_child import ask
+from edgespec.commands.doctor.speculation import judged, speculation
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import REBUILD
 from edgespec.system.cards import Card, cards
 
-NVIDIA = Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8 << 30, cuda=(12, 4))
+NVIDIA = Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"))
 CPU_ALONE = {
     "devices": [
         {"name": "CPU", "description": "CPU", "backend": "CPU", "kind": "cpu", "free": 1, "total": 1},
@@ -49,9 +50,8 @@ def problems(findings: list[Finding]) -> list[Finding]:
 
 
 def test_nvidia_cards_are_those_that_nvidia_smi_names() -> None:
-    said = {2: "NVIDIA GeForce RTX 4060, 8188\n", 0: "| NVIDIA-SMI 570.1  CUDA Version: 12.8 |\n"}
-    found = cards(system="linux", run=lambda asked: said[len(asked) - 1], drm=Path("/nothing"))
-    assert found == [Card("NVIDIA GeForce RTX 4060", ("CUDA", "Vulkan"), memory=8188 << 20, cuda=(12, 8))]
+    found = cards(system="linux", run=lambda _: "NVIDIA GeForce RTX 4060\n", drm=Path("/nothing"))
+    assert found == [NVIDIA]
 
 
 def test_cards_of_others_are_those_that_linux_lists(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_cards_of_others_are_those_that_linux_lists(tmp_path: Path) -> None:
     (tmp_path / "card1-HDMI-A-1" / "device" / "vendor").write_text("0x1002")
     intel, amd = cards(system="linux", run=lambda _: None, drm=tmp_path)
     assert intel.integrated and intel.backends == ("Vulkan",)
-    assert amd.backends == ("ROCm", "Vulkan") and amd.memory == 16 << 30 and not amd.integrated
+    assert amd.backends == ("ROCm", "Vulkan") and not amd.integrated
 
 
 def test_apple_silicon_is_a_card() -> None:
@@ -76,8 +76,8 @@ def test_apple_silicon_is_a_card() -> None:
 
 def test_a_card_that_the_build_does_not_know_is_a_problem() -> None:
     (found,) = machine_checks.graphics([NVIDIA], CPU_ALONE)
-    assert found.status == "problem" and "not built for it" in found.text
-    assert found.remedy == f"install a build for CUDA (the driver runs CUDA up to 12.4): {REBUILD}"
+    assert found.status == "problem" and "not built for CUDA" in found.text
+    assert found.remedy == REBUILD
     assert found.facts["backend"] == "CUDA"
 
 
@@ -96,7 +96,7 @@ def test_a_build_for_cuda_that_finds_no_card_is_a_matter_of_the_driver() -> None
 def test_graphics_within_the_processor_are_worth_a_note_only() -> None:
     intel = Card("Intel graphics (card0)", ("Vulkan",), integrated=True)
     (found,) = machine_checks.graphics([intel], CPU_ALONE)
-    assert found.status == "note" and "may or may not be faster" in found.remedy
+    assert found.status == "note" and "may or may not be faster" in found.text
 
 
 # --- build, threads
@@ -117,7 +117,7 @@ def test_a_build_that_cannot_be_loaded_is_a_finding(tmp_path: Path, monkeypatch:
     broken = "raise OSError('libcudart.so.12: cannot open shared object file')"
     (tmp_path / "llama_cpp" / "__init__.py").write_text(broken)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    said = ask({"what": "build"})
+    said = ask({})
     (found,) = machine_checks.build(said)
     assert (
         found.status == "problem" and "libcudart.so.12" in found.text and "docs/install.md#" in found.remedy
@@ -129,7 +129,7 @@ def test_a_child_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "llama_cpp").mkdir()
     (tmp_path / "llama_cpp" / "__init__.py").write_text("import os; os.abort()")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert "llama.cpp aborted (SIGABRT)" in ask({"what": "build"})["error"]
+    assert "llama.cpp aborted (SIGABRT)" in ask({})["error"]
 
 
 def test_more_threads_than_cores_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +181,7 @@ def test_what_is_no_model_is_a_problem(tmp_path: Path, models: dict[str, Path]) 
 
 def test_a_hybrid_is_stated_to_serve_one_at_a_time(models: dict[str, Path]) -> None:
     found = pair_checks.pair(models["hybrid"], None)
-    assert any("one request at a time" in finding.remedy for finding in found)
+    assert any("one request at a time" in finding.text for finding in found)
 
 
 def test_a_draft_nearly_as_large_as_its_target_is_noted(models: dict[str, Path]) -> None:
@@ -225,12 +225,12 @@ def measured(**changes: Any) -> dict[str, Any]:
     ("flash", "text"), [(True, "is on: digits depend"), (False, "is off: digits do not")]
 )
 def test_what_digits_depend_on_is_reported(flash: bool, text: str) -> None:
-    found, *_ = pair_checks.judged(measured(flash_attention={"target": flash}), has_draft=True)
+    found, *_ = judged(measured(flash_attention={"target": flash}))
     assert found.topic == "attention" and text in found.text and "--byte-identical" in found.text
 
 
 def test_speculation_that_pays_is_stated_to_pay() -> None:
-    on, pays = pair_checks.judged(measured(), has_draft=True)
+    on, pays = judged(measured())
     assert on.text == "speculation is on: 100 tokens guessed, 70 accepted (model 70)"
     assert pays.status == "good" and "1.50 times (95 %: 1.30 to 1.70), 8 prompts" in pays.text
 
@@ -246,7 +246,7 @@ def test_speculation_that_pays_is_stated_to_pay() -> None:
 )
 def test_what_rests_on_little_is_no_verdict(changes: dict[str, Any]) -> None:
     """ "1 tokens guessed, 0 accepted ... 3.17 times" was certified."""
-    on, found = pair_checks.judged(measured(**changes), has_draft=True)
+    on, found = judged(measured(**changes))
     assert "1 tokens" not in on.text
     assert found.status == "note" and "too little was measured to say whether it pays" in found.text
     assert "times" not in found.text and "--seconds" in found.remedy
@@ -254,14 +254,14 @@ def test_what_rests_on_little_is_no_verdict(changes: dict[str, Any]) -> None:
 
 def test_a_speed_up_that_may_be_none_is_not_called_one() -> None:
     doubtful = {"speedup": {"value": 1.2, "low": 0.9, "high": 1.5, "n": 8}}
-    _, found = pair_checks.judged(measured(**doubtful), has_draft=True)
+    _, found = judged(measured(**doubtful))
     assert found.status == "note" and "it is unclear whether it pays off here" in found.text
 
 
 def test_speculation_that_does_not_pay_is_reported_with_the_costs() -> None:
     slow = {"tok_per_s": 9.0, "speedup": {"value": 0.9, "low": 0.85, "high": 0.95, "n": 8}}
     costs = {"draft_s": 0.05, "target_s": {"1": 0.1, "4": 0.35}, "acceptance_rate": 0.2}
-    _, found = pair_checks.judged(measured(**slow, **costs), has_draft=True)
+    _, found = judged(measured(**slow, **costs))
     assert found.status == "note" and "does not pay off here" in found.text
     for fact in ("a token takes 100.0 ms", "a guess 50% of that", "3.5 times", "20% of the guesses"):
         assert fact in found.remedy
@@ -269,7 +269,7 @@ def test_speculation_that_does_not_pay_is_reported_with_the_costs() -> None:
 
 
 def test_what_cannot_be_run_is_a_problem() -> None:
-    (found,) = pair_checks.judged({"error": "the engine was killed"}, has_draft=True)
+    (found,) = judged({"error": "the engine was killed"})
     assert found.status == "problem" and "the engine was killed" in found.text
 
 
@@ -302,13 +302,11 @@ def test_a_server_that_does_not_answer_is_a_problem(home: Path) -> None:
 
 
 def test_the_settings_for_the_hub_are_reported(tmp_path: Path) -> None:
-    (found, *rest) = surroundings.hub({"HF_HOME": str(tmp_path), "HF_TOKEN": "x"})
+    (found,) = surroundings.hub({"HF_HOME": str(tmp_path), "HF_TOKEN": "x"})
     assert found.status == "good" and found.facts["token"] == "HF_TOKEN"
     assert found.facts["cache"] == str(tmp_path / "hub") and "x" not in found.text.split()
-    assert all("token" not in finding.text for finding in rest)
-    wrong = surroundings.hub({"HF_ENDPOINT": "mirror", "HF_HUB_OFFLINE": "1"})
-    assert problems(wrong)[0].text == "HF_ENDPOINT is 'mirror', which is not an address"
-    assert any(finding.text.startswith("offline") for finding in wrong)
+    (found,) = surroundings.hub({"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
+    assert found.status == "note" and "(offline), token: none" in found.text
 
 
 # --- what is shown
@@ -326,11 +324,11 @@ def test_each_page_that_it_names_is_there() -> None:
 
 def test_the_report_counts_problems() -> None:
     found = [good("a", "fine"), note("b", "well", "perhaps"), problem("c", "bad", "mend it")]
-    assert findings.verdict(found).startswith("1 problem:")
-    assert findings.verdict(found[:2]) == "No problems found."
+    assert findings.lines(found)[-1].startswith("1 problem:")
+    assert findings.lines(found[:2])[-1] == "No problems found."
     said = json.loads(findings.document(found))
     assert said["problems"] == 1 and said["findings"][2]["remedy"] == "mend it"
-    assert findings.lines(found)[-1].strip() == "-> mend it"
+    assert findings.lines(found)[-3].strip() == "-> mend it"
 
 
 def test_the_command_tells_all_and_its_exit_code_says_whether_something_is_wrong(

@@ -255,8 +255,8 @@ def test_a_prefix_that_is_restored_brings_the_row_that_the_head_goes_on_from(hea
 def test_a_head_goes_on_behind_a_gap_with_what_is_left(attending: Heads, monkeypatch: Any) -> None:
     """A prompt longer than the rows that are kept is read from where they begin."""
     rng, heads = np.random.default_rng(4), attending
-    monkeypatch.setattr(heads.target, "_hidden", HiddenRows(heads.head._rows.width, N_SEQ, kept=16))
-    heads.head._rows = heads.target._hidden  # type: ignore[assignment]
+    monkeypatch.setattr(heads.target._cells, "hidden", HiddenRows(heads.head._rows.width, N_SEQ, kept=16))
+    heads.head._rows = heads.target._cells.hidden  # type: ignore[assignment]
     tokens = some(rng, 100)
     heads.target.score([Want(tokens[:-1])])
     assert heads.head.missing(Want(tokens)) == 16
@@ -393,7 +393,7 @@ def test_an_assistant_that_reads_another_row_is_seen(models: dict[str, Model], m
     heads.target.score([Want(tokens[:-1])])
     right = heads.fresh(tokens)
     monkeypatch.setattr(
-        heads.head, "_row_before", lambda plan: heads.target._hidden.row(plan.seq, plan.position - 2)
+        heads.head, "_row_before", lambda plan: heads.target._cells.hidden.row(plan.seq, plan.position - 2)
     )
     assert np.abs(heads.behind(tokens) - right).max() > CLOSE
     heads.close()
@@ -404,7 +404,7 @@ def test_rows_of_other_places_are_seen(attending: Heads, monkeypatch: Any, wrong
     monkeypatch.setattr(HiddenRows, "between", wrong(HiddenRows.between))
     fresh = attending.fresh_head._rows
     right = HiddenRows(fresh.width, N_SEQ)
-    monkeypatch.setattr(attending.fresh_target, "_hidden", right)
+    monkeypatch.setattr(attending.fresh_target._cells, "hidden", right)
     monkeypatch.setattr(attending.fresh_head, "_rows", right)
     monkeypatch.setattr(type(right), "between", wrong(HiddenRows.between))
     assert caught(attending)

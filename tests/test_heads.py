@@ -445,7 +445,7 @@ def test_a_head_that_cannot_run_leaves_nothing_in_its_target(
     monkeypatch.setattr(HeadContext, "_find_way", refused)
     with Pair(attending, settings=PairSettings(remember=False)) as pair:
         assert list(pair.contexts) == ["target"]
-        assert pair.contexts["target"]._hidden is None
+        assert pair.contexts["target"]._cells.hidden is None
         assert len(generated(pair, changed(GREEDY, max_tokens=4))) == 4
 
 

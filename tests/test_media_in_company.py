@@ -178,8 +178,8 @@ def test_a_beginning_that_ends_with_a_picture_is_read_though_its_hidden_row_is_g
             )
             if gone:  # as after a restoration from host memory
                 context.cut(0, beginning.size)
-                assert context._hidden
-                context._hidden.cut(0, 0)
+                assert context._cells.hidden
+                context._cells.hidden.cut(0, 0)
             while not engine.idle:
                 for event in engine.step():
                     assert not isinstance(event, Failed), event.error

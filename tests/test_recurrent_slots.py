@@ -20,7 +20,7 @@ from edgespec.core.request import Request
 from edgespec.core.values import DrafterName, Emitted, Failed
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
-from edgespec.llama.context import Context
+from edgespec.llama.cells import Cells
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
@@ -87,9 +87,9 @@ def test_each_says_what_it_says_alone(pair: Pair) -> None:
 
 def test_the_check_sees_a_state_that_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints that hold nothing for a part of the state."""
-    kept = Context.state
+    kept = Cells.state
 
-    def forgetful(self: Context, s: int, flags: int = 0) -> NDArray[np.uint8]:
+    def forgetful(self: Cells, s: int, flags: int = 0) -> NDArray[np.uint8]:
         state = kept(self, s, flags)
         state[state.size * 3 // 4 :] = 0
         return state
@@ -98,6 +98,6 @@ def test_the_check_sees_a_state_that_was_lost(tmp_path: Path, monkeypatch: pytes
     with Pair(*files, SETTINGS) as pair:
         requests = asked("model", 3)
         expected = {id: alone(pair, *one) for id, one in requests.items()}
-        monkeypatch.setattr(Context, "state", forgetful)
+        monkeypatch.setattr(Cells, "state", forgetful)
         pair.forget()
         assert together(pair, requests) != expected

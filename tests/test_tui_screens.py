@@ -330,7 +330,7 @@ async def test_the_palette_offers_a_found_model_only_where_one_was_found() -> No
     async with driven(ChatApp(FakeEndpoint())) as it:
         offered = {entry.title for entry in it.app.get_system_commands(it.app.screen)}
         assert "New" in offered and "Use found model" not in offered
-        it.app._found = cast(Found, SimpleNamespace())
+        it.app.offers.found = cast(Found, SimpleNamespace())
         assert "Use found model" in {entry.title for entry in it.app.get_system_commands(it.app.screen)}
 
 

@@ -216,15 +216,12 @@ class Scorer(Protocol):
     @property
     def evaluated(self) -> int:
         """Returns how many tokens it has evaluated so far."""
-        ...
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this."""
-        ...
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Returns for each want float32 (rows, n_vocab), valid until the next call."""
-        ...
 
 
 NO_ROWS: Rows = np.empty((0, 0), np.float32)

@@ -39,11 +39,9 @@ class Rule(Protocol):
 
     def draw(self, distribution: Distribution, position: int) -> int:
         """Draws the token at `position`; a drafter that samples must draw with this."""
-        ...
 
     def verify(self, draft: Draft, p: Target, position: int) -> Verdict:
         """Judges `draft`, whose first token is at `position`."""
-        ...
 
 
 def residual(p: Distribution, q: Distribution, scale: float = 1.0) -> tuple[Distribution, float]:

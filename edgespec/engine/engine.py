@@ -90,12 +90,11 @@ class Engine:
         self.prefixes = Prefixes(self._slots, self._contexts, store, chunk, files, own)
         self._past = past
         self._queue: deque[Running] = deque()
-        self._longest_queue, self._chunk, self._clock = queue, chunk, clock
+        self._longest_queue, self._clock = queue, clock
         self._reader = PromptReader(self._contexts["target"], self._costs, chunk=chunk, n_rows=pair.n_rows)
         self._lanes = Lanes(clock)
         self._pending: list[EngineEvent] = []
         self._trust = defaultdict[int, Trust](Trust)  # in free offers, by the number of streams
-        self._keeps_cells: bool | None = None
         self._submitted = self._steps = 0
         self._still = 0  # steps in a row in which nothing happened
         self.in_slots = 0  # requests that had a slot in the last step
@@ -197,10 +196,8 @@ class Engine:
 
     def _keep_cells(self, on: bool) -> None:
         """on: several sequences are written in turn."""
-        if on != self._keeps_cells:
-            self._keeps_cells = on
-            for context in self._contexts.values():
-                context.keep_cells(on)
+        for context in self._contexts.values():
+            context.keep_cells(on)
 
     def tidy(self) -> bool:
         """Does work that saves later requests time, while nobody waits; False if nothing is left to do."""
@@ -221,10 +218,8 @@ class Engine:
         if (target.held(seq) < 0).any():
             raise SettingError(f"slot {slot} holds a picture or sound, which cannot be saved: erase it first")
         if self._slots[slot].adapters != self._own_scales:
-            raise SettingError(
-                f"slot {slot} was read with other LoRA scales than the pair was loaded with, and such a text "
-                "cannot be saved: erase it first"
-            )
+            sentence = f"slot {slot} was read with other LoRA scales than the pair's, and cannot be saved"
+            raise SettingError(f"{sentence}: erase it first")
         return target.save(seq)
 
     def fill_slot(self, slot: int, saved: Saved | None) -> int:
@@ -233,10 +228,6 @@ class Engine:
         Raises NoRoomError.
         """
         return self.prefixes.fill(self._slots[slot], saved)
-
-    def write_down(self) -> bool:
-        """Has the next piece of an idle text written to disk; False if all are there."""
-        return self.prefixes.write_some()
 
     def _tell(self, step: Step, events: list[EngineEvent]) -> None:
         """Reports what a step brought; finished requests leave."""
@@ -307,9 +298,8 @@ class Engine:
 
         Where not all do, who has waited longest goes first.
         """
-        if len(ready) < 2:
-            return ready
-        wanted = {slot: self._rows_of(slot) for slot in ready}
+        target = self._contexts["target"]
+        wanted = {slot: slot.least_rows(target) for slot in ready}
         if rows + sum(wanted.values()) <= self._pair.n_rows:
             return ready
         fitting: list[Slot] = []
@@ -318,12 +308,6 @@ class Engine:
                 rows += wanted[slot]
                 fitting.append(slot)
         return [slot for slot in ready if slot in fitting]
-
-    def _rows_of(self, slot: Slot) -> int:
-        """Returns how many tokens the target evaluates for a slot at least."""
-        if slot.request.first:  # the end of its prompt
-            return max(1, self._contexts["target"].missing(slot.want()))
-        return 1 + slot.request.drawn
 
     def _leave(self, running: Running) -> None:
         """Takes a request out of slot or queue; the slot keeps its tokens."""

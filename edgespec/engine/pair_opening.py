@@ -65,7 +65,7 @@ def prompt_files(pair: Pair) -> PromptFiles | None:
 def write_down(engine: Engine, files: PromptFiles) -> None:
     """Writes what has not been written of idle texts, before the worker ends."""
     until = time.monotonic() + LAST_S
-    while time.monotonic() < until and engine.write_down():
+    while time.monotonic() < until and engine.prefixes.write_some():
         time.sleep(0.002)
     files.close(max(0.0, until - time.monotonic()))
 

@@ -22,11 +22,9 @@ class Parts(Protocol):
 
     def save(self, s: int, start: int, end: int) -> Saved:
         """Returns a copy of what a sequence holds from token `start` to `end`."""
-        ...
 
     def add(self, s: int, saved: Saved) -> bool:
         """Puts a part behind what a sequence holds; False if cells have run out."""
-        ...
 
 
 class Cache(Scorer, Protocol):
@@ -35,59 +33,46 @@ class Cache(Scorer, Protocol):
     @property
     def tried(self) -> float:
         """Returns the seconds that evaluations took longer because another number of threads was tried."""
-        ...
 
     @property
     def batches(self) -> bool:
         """False if several sequences are evaluated one after another."""
-        ...
 
     @property
     def fills(self) -> bool:
         """Returns whether tokens that nobody wanted leave its memory again for nothing."""
-        ...
 
     @property
     def parts(self) -> Parts | None:
         """Parts of its sequences; None if they are saved as a whole alone."""
-        ...
 
     @property
     def checkpoints(self) -> Checkpoints | None:
         """Its checkpoints; None if it makes none."""
-        ...
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the tokens that a sequence holds."""
-        ...
 
     def save(self, s: int) -> Saved:
         """Returns a copy of what a sequence holds."""
-        ...
 
     def restore(self, s: int, saved: Saved) -> bool:
         """Makes a sequence hold what was saved; False, and nothing is held, if there is no room."""
-        ...
 
     def share(self, source: int, s: int, n: int) -> bool:
         """Makes a sequence hold the first n tokens of another; False if that is impossible."""
-        ...
 
     def clear(self, s: int = 0) -> None:
         """Forgets what a sequence holds."""
-        ...
 
     def cut(self, s: int, n: int) -> None:
         """Forgets what a sequence holds after its first n tokens, or more if it cannot go back there."""
-        ...
 
     def keep_cells(self, on: bool) -> None:
         """on: removed tokens keep their cells occupied, so that those of others stay in their order."""
-        ...
 
     def give_back_cells(self) -> bool:
         """Frees the cells that were kept; False if there were none."""
-        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -142,6 +127,12 @@ class Slot:
         ask = self.request.ask
         tail = ask.tail[:n_guesses]
         return Want(ask.tokens, tail, ask.rows - len(ask.tail) + len(tail), self.seq)
+
+    def least_rows(self, target: Scorer) -> int:
+        """Returns how many tokens the target evaluates for it at least."""
+        if self.request.first:  # the end of its prompt
+            return max(1, target.missing(self.want()))
+        return 1 + self.request.drawn
 
     def lend(self, running: Running) -> None:
         """Gives a request the slot."""

@@ -34,7 +34,6 @@ class CallMatcher(Matcher, Protocol):
     @property
     def ended(self) -> bool:
         """True if nothing may follow in it."""
-        ...
 
 
 class Vocabulary:

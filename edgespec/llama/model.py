@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from edgespec.core.fill_tokens import FillTokens
 from edgespec.errors import (
-    EngineError,
     ModelFileError,
     ModelUnsupportedError,
     PairMismatchError,
@@ -29,21 +28,17 @@ from edgespec.errors import (
 )
 from edgespec.llama import huge_pages
 from edgespec.llama.deep_stack import on_a_deep_stack
-from edgespec.llama.ggml import local_devices
+from edgespec.llama.load_params import check_gguf, may_repack, overrides, place
 from edgespec.llama.log import complaints, last_complaint, listening, refuse_full_device
-from edgespec.llama.tensor_rules import tensor_rules
 from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.metadata_override import MetadataOverride
 from edgespec.pairs.placement import Rule
-from edgespec.system.self_test import self_test
 from edgespec_models.gguf.vocabulary import Vocabulary
 
 _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
 _ABOUT_PATTERN = re.compile("regex|expression")  # what std::regex_error says
 PROCESSOR = "CPU"  # the device, as llama.cpp names it
 LONG_TEXT = 1000  # bytes; longer texts are tokenized on a deep stack
-
-
 _TOKENISERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
 
@@ -89,16 +84,16 @@ class Model:
             raise SettingError(
                 f"n_gpu_layers is {n_gpu_layers!r}: it must be a whole number from -1 (all) to 10000"
             )
-        _check_gguf(self.path)
+        check_gguf(self.path)
         params = C.llama_model_default_params()
-        _place(params, devices, tensor_split, rules)
+        place(params, devices, tensor_split, rules)
         self.rules, self.overridden = tuple(rules), tuple(metadata)
         if metadata:
-            params.kv_overrides = ctypes.cast(_overrides(metadata), type(params.kv_overrides))
+            params.kv_overrides = ctypes.cast(overrides(metadata), type(params.kv_overrides))
         params.n_gpu_layers, params.vocab_only = n_gpu_layers, vocab_only
         self.adapters: list[tuple[Path, Any]] = []  # with their pointers
         self.mtp = params.load_mtp = mtp
-        params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
+        params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or may_repack())
         self.no_alloc = params.no_alloc = no_alloc
         if no_alloc or in_huge_pages:
             params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file, no_alloc aborts the process
@@ -350,52 +345,6 @@ class Model:
         return b"".join(self.piece(int(token), special=special) for token in tokens)
 
 
-def _overrides(metadata: Sequence[MetadataOverride]) -> Any:
-    """Returns the values as llama.cpp reads them; one without a key ends them."""
-    listed = (C.llama_model_kv_override * (len(metadata) + 1))()
-    for one, (key, value) in zip(listed, metadata, strict=False):
-        one.key = key.encode()
-        if isinstance(value, bool):
-            one.tag, one.value.val_bool = C.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
-        elif isinstance(value, int):
-            one.tag, one.value.val_i64 = C.LLAMA_KV_OVERRIDE_TYPE_INT, value
-        elif isinstance(value, float):
-            one.tag, one.value.val_f64 = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
-        else:
-            one.tag, one.value.val_str = C.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
-    return listed
-
-
-def _place(params: Any, devices: Sequence[int], tensor_split: Sequence[float], rules: Sequence[Rule]) -> None:
-    """Says which devices take the layers, how much each, and what does not follow its layer."""
-    places = [*devices, *(local_devices("gpu") or local_devices("igpu"))]
-    if devices:
-        listed = (ctypes.c_void_p * (len(places) + 1))(*places)  # a null pointer ends it
-        params.devices = ctypes.cast(listed, ctypes.c_void_p)
-    if tensor_split:
-        params.tensor_split = _shares(tensor_split, len(places))
-    if rules:
-        params.tensor_buft_overrides = ctypes.cast(tensor_rules(rules, devices), ctypes.c_void_p)
-
-
-def _shares(tensor_split: Sequence[float], n_devices: int) -> Any:
-    """Returns the shares of the layers as llama.cpp reads them. Raises SettingError if they do not fit."""
-    if len(tensor_split) != n_devices:
-        raise SettingError(
-            f"--tensor-split has {len(tensor_split)} parts for {n_devices} devices: give one for "
-            "each, machines of --rpc first, then this one's graphics cards"
-        )
-    return (ctypes.c_float * C.llama_max_devices())(*tensor_split)
-
-
-def _may_repack() -> bool:
-    """Returns whether models may be loaded with repacked weights. Raises EngineError if nothing helps."""
-    found = self_test()
-    if not found.sound:
-        raise EngineError(found.advice)
-    return found.extra_buffers
-
-
 def _grown(call: Any) -> str:
     """Calls a C function that fills (buffer, size) and returns the needed length, with enough room."""
     size = 256
@@ -405,23 +354,3 @@ def _grown(call: Any) -> str:
         if wanted < size:
             return buffer.value.decode("utf-8", "replace") if wanted >= 0 else ""
         size = wanted + 1
-
-
-def _check_gguf(path: Path) -> None:
-    """Checks the first bytes, so that the commonest mistakes are named before llama.cpp sees them."""
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ModelFileError(f"{path} is not an ordinary file: name a .gguf file")
-        with open(path, "rb") as file:
-            head = file.read(8)
-    except FileNotFoundError:
-        raise ModelFileError(f"there is no file {path}: check the path") from None
-    except IsADirectoryError:
-        raise ModelFileError(f"{path} is a folder: name the .gguf file in it") from None
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from None
-    if head[:4] != b"GGUF":
-        what = "is empty" if not head else "is not a GGUF file"
-        raise ModelFileError(f"{path} {what}: EdgeSpec runs models in GGUF format")
-    if head[4:8] == b"\x00\x00\x00\x03":
-        raise ModelFileError(f"{path} is a big-endian GGUF: convert it, or download one for this machine")

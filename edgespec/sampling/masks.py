@@ -56,30 +56,24 @@ class Matcher(Protocol):
     @property
     def broken(self) -> bool:
         """True if it has given up, and will never answer again."""
-        ...
 
     def begin_anew(self) -> None:
         """Starts anew, with nothing consumed and not broken. Raises GrammarError if that takes too long."""
-        ...
 
     def mask(self) -> NDArray[np.uint32] | None:
         """Returns a bit for each token, the lowest first; None if any may follow.
 
         Raises GrammarError if it gives up.
         """
-        ...
 
     def takes(self, token: int) -> bool:
         """Consumes a token; False, and nothing consumed, if the grammar forbids it, or it is broken."""
-        ...
 
     def take_back(self, n: int) -> None:
         """Takes back the last n tokens."""
-        ...
 
     def only_text(self) -> bytes:
         """Returns the bytes with which every allowed text continues."""
-        ...
 
 
 class Masks:

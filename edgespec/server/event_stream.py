@@ -44,7 +44,6 @@ class Answerer(Protocol):
 
     def failed(self, refusal: Refusal, generation: AnswerChoices) -> ServerSentEvent | bytes:
         """Returns the last event of a stream that has failed."""
-        ...
 
     async def whole(self, generation: AnswerChoices) -> object: ...
 

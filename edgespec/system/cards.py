@@ -1,6 +1,5 @@
 """The graphics cards of this machine, as the system names them; llama.cpp is not asked."""
 
-import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -24,8 +23,6 @@ class Card:
     name: str
     backends: tuple[Backend, ...]  # of llama.cpp that can use it, the best first
     integrated: bool = False  # its memory is RAM
-    memory: int = 0  # bytes; 0 if the system does not say
-    cuda: tuple[int, int] | None = None  # the newest CUDA that its driver can run
 
 
 def run(command: Sequence[str]) -> str | None:
@@ -48,18 +45,8 @@ def cards(*, system: str = sys.platform, run: Run = run, drm: Path = Path("/sys/
 
 
 def _nvidia(run: Run) -> list[Card]:
-    query = ["nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
-    lines = [line for line in (run(query) or "").splitlines() if "," in line]
-    if not lines:
-        return []
-    version = re.search(r"CUDA Version: *(\d+)\.(\d+)", run(["nvidia-smi"]) or "")
-    cuda = (int(version[1]), int(version[2])) if version else None
-    found = []
-    for line in lines:
-        name, _, size = line.rpartition(",")
-        mib = int(size) if size.strip().isdigit() else 0
-        found.append(Card(name.strip(), ("CUDA", "Vulkan"), memory=mib << 20, cuda=cuda))
-    return found
+    names = run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]) or ""
+    return [Card(name.strip(), ("CUDA", "Vulkan")) for name in names.splitlines() if name.strip()]
 
 
 def _listed_by_linux(drm: Path) -> list[Card]:
@@ -72,15 +59,15 @@ def _listed_by_linux(drm: Path) -> list[Card]:
         if vendor not in _VENDORS or "-" in device.parent.name:  # card0-HDMI-A-1 is a screen
             continue
         name, backends = _VENDORS[vendor]
-        memory = _number(device / "mem_info_vram_total")
-        integrated = vendor == "0x8086" or 0 < memory <= 1 << 30
+        integrated = vendor == "0x8086" or _is_small(device / "mem_info_vram_total")
         usable: tuple[Backend, ...] = ("Vulkan",) if integrated else backends
-        found.append(Card(f"{name} graphics ({device.parent.name})", usable, integrated, memory))
+        found.append(Card(f"{name} graphics ({device.parent.name})", usable, integrated))
     return found
 
 
-def _number(path: Path) -> int:
+def _is_small(path: Path) -> bool:
+    """Returns whether a card says that it has little memory of its own."""
     try:
-        return int(path.read_text())
+        return 0 < int(path.read_text()) <= 1 << 30
     except (OSError, ValueError):
-        return 0
+        return False

@@ -16,11 +16,8 @@ from textual.screen import Screen
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, SessionError, SettingError
-from edgespec.memory.recommended import Recommended
-from edgespec.pairs.found import Found
 from edgespec.pairs.store import open_store
 from edgespec_tui import hang_up, palette
-from edgespec_tui.endpoint.attached import LOOK_AGAIN_S, in_thread
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.endpoint.model_notes import note_of
@@ -28,8 +25,9 @@ from edgespec_tui.guarded_app import GuardedApp
 from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.screens.help import HelpScreen
-from edgespec_tui.screens.model_shelf import Shelf, ShelfPair, offered
+from edgespec_tui.screens.model_shelf import Shelf, ShelfPair
 from edgespec_tui.screens.models import ModelsScreen
+from edgespec_tui.screens.offers import LOOK_AFTER_S, Offers
 from edgespec_tui.screens.server_models import ServerModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions.conversation import Conversation
@@ -48,7 +46,6 @@ from edgespec_tui.widgets.welcome import Welcome
 if TYPE_CHECKING:
     from edgespec_models.hub.model_pull import ModelPull
 
-LOOK_AFTER_S = 1.0  # an engine is ready, and nobody has been kept waiting
 QUIT_TWICE_S = 2.0  # a second Ctrl+C within this time ends
 
 
@@ -109,9 +106,7 @@ class ChatApp(GuardedApp):
         self._began = False  # there has been an input that has the keyboard
         self._known = known
         self._asked_for = ""  # the server whose models were listed because it has several
-        self._looked = False  # for models of other programs
-        self._found: Found | None = None
-        self._best: Recommended | None = None  # of the catalogue, for this machine
+        self.offers = Offers(self._shelf, self.chat)
         self.set_keymap(dict(self.settings.keys))
 
     def on_load(self) -> None:
@@ -145,9 +140,9 @@ class ChatApp(GuardedApp):
             if not info.model and self._asked_for != info.where:
                 self._asked_for = info.where
                 self.action_models()
-            if note_of(info) and not self._looked:
-                self._looked = True
-                self.run_worker(self._look_around(), group="look")
+            if note_of(info) and not self.offers.looked:
+                self.offers.looked = True
+                self.run_worker(self.offers.look(self._look_after_s), group="look")
         self.chat.engine_changed()
 
     def _keep(self) -> None:
@@ -281,41 +276,26 @@ class ChatApp(GuardedApp):
         if pair is not None and pair.target is not None and self.chat.is_free_to("change the model"):
             self.run_worker(self._go_on_with(pair, pair.target), group="engine", exclusive=True)
 
-    async def _look_around(self) -> None:
-        """Looks for models of other programs, once it keeps nobody waiting, and offers the best."""
-        while not self.chat.is_whole:
-            await asyncio.sleep(LOOK_AGAIN_S)
-        await asyncio.sleep(self._look_after_s)
-        self._best = await in_thread(self._shelf.recommended)
-        if self._best is not None and self.chat.is_whole:
-            self.chat.query_one(Welcome).recommend(self._best.sentence)
-        self._found = await in_thread(self._shelf.look)
-        if self._found is not None and self.chat.is_whole:
-            pair = offered(self._found)
-            self.chat.query_one(Welcome).offer(pair)
-            if self.chat.conversation.turns:  # the welcome has given place to the first question
-                self.chat.tell(f"Already here: {pair}. Alt+U continues with it.", "warning")
-
     def action_pull_best(self) -> None:
         """Pulls the recommended pair in the background."""
-        if self._best is None:
+        if (best := self.offers.best) is None:
             self.chat.tell("No pair is recommended here: Ctrl+L lists those there are.")
             return
         try:
-            self._shelf.begin_pull(self._best.name)
+            self._shelf.begin_pull(best.name)
         except SettingError as error:
             self.chat.tell(str(error), "error")
         else:
-            self.chat.tell(f"{self._best.name} is being pulled: Ctrl+L shows how far, and continues with it.")
+            self.chat.tell(f"{best.name} is being pulled: Ctrl+L shows how far, and continues with it.")
 
     def action_use_found(self) -> None:
         """Continues with the model that was found here."""
-        if self._found is None:
+        if self.offers.found is None:
             self.chat.tell("No model of another program was found here.")
             return
         if not self.chat.is_free_to("change the model"):
             return
-        found, self._found = self._found, None
+        found, self.offers.found = self.offers.found, None
         self.chat.query_one(Welcome).offer("")
         try:
             pair = self._shelf.take(found)
@@ -360,6 +340,6 @@ class ChatApp(GuardedApp):
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Yields the entries of the command palette."""
         begin = self.chat.begin_command if screen is self.chat else None
-        without = () if self._found else ("use_found",)
+        without = () if self.offers.found else ("use_found",)
         yield from palette.entries(self, screen, begin, without=without)
         yield from (one for one in super().get_system_commands(screen) if one.title != "Quit")  # is there

@@ -5,24 +5,20 @@ import json
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 from edgespec.client import api_key
 from edgespec.client.client import Client
 from edgespec.commands import flags
 from edgespec.commands.doctor import findings, last_requests, machine_checks, pair_checks, surroundings
 from edgespec.commands.doctor.findings import Finding, problem
-from edgespec.commands.doctor.pair_checks import judged
+from edgespec.commands.doctor.llama_child import ask
+from edgespec.commands.doctor.speculation import speculation
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
-from edgespec.pairs.settings import PairSettings
 from edgespec.system.cards import cards
 from edgespec.system.isolate import INTERRUPTED
-from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild
 from edgespec.system.other_programs import Others
 from edgespec.system.self_test import SelfTest
 from edgespec.system.self_test import run as run_self_test
@@ -42,7 +38,6 @@ SERVER = {
     "prompts were, and what broke a prefix",
     **api_key.FLAGS,
 }
-TOKENS = 48  # of one measured answer
 WATCHED_S = 0.5  # how long others are watched before we keep the machine busy ourselves
 
 
@@ -74,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(findings.document(found))
     else:
-        print("\n".join([*findings.lines(found), "", findings.verdict(found)]))
+        print("\n".join(findings.lines(found)))
     return int(findings.n_problems(found) > 0)
 
 
@@ -90,7 +85,7 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     others = Others()
     time.sleep(WATCHED_S)
     busy = others.cores()
-    build = ask({"what": "build"}, timeout=60.0)
+    build = ask({}, timeout=60.0)
     yield machine_checks.program()
     yield machine_checks.build(build)
     if "devices" in build:
@@ -113,7 +108,7 @@ def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Fi
     try:
         target, draft = pair_files(arguments)
     except EdgeSpecError as error:
-        yield [problem("pair", str(error), "see the sentence")]
+        yield [problem("pair", str(error), pair_checks.OWN)]
         return
     found = pair_checks.pair(target, draft) + pair_checks.projector(target, settings.mmproj)
     yield found
@@ -124,25 +119,3 @@ def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Fi
     if not arguments.no_measure and not findings.n_problems(found):
         StatusLine().show("measuring speculation ...")
         yield speculation(target, draft, settings, arguments.seconds)
-
-
-def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
-    """Runs the pair with and without speculation for about `seconds` after loading."""
-    asked = {
-        "what": "measure",
-        "target": str(target),
-        "draft": str(draft) if draft else None,
-        "settings": asdict(settings),
-        "seconds": seconds,
-        "tokens": TOKENS,
-    }
-    return judged(ask(asked), has_draft=draft is not None)
-
-
-def ask(asked: dict[str, Any], *, timeout: float = LONGEST_S) -> dict[str, Any]:
-    """Asks the child that loads llama.cpp; {"error": sentence} if it refuses, dies or takes too long."""
-    with JsonChild("edgespec.commands.doctor.llama_child", longest_s=timeout) as child:
-        try:
-            return child.ask(asked)
-        except ChildDiedError as error:
-            return {"broken" if error.by_itself else "error": str(error)}

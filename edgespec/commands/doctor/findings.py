@@ -10,6 +10,8 @@ from typing import Any, Literal
 from edgespec import __version__
 
 Status = Literal["good", "note", "problem"]
+MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
+WIDTH = 100  # of lines, if the terminal is no narrower
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +23,6 @@ class Finding:
     text: str
     remedy: str = ""  # what to do about it, or the page to read; a problem always has one
     facts: dict[str, Any] = field(default_factory=dict)  # the same for programs
-
-    def __post_init__(self) -> None:
-        assert self.status != "problem" or self.remedy, f"a problem without a remedy: {self.text}"
 
 
 def n_problems(findings: Sequence[Finding]) -> int:
@@ -46,42 +45,25 @@ def problem(topic: str, text: str, remedy: str, **facts: Any) -> Finding:
     return Finding(topic, "problem", text, remedy, facts)
 
 
-WIDTH = 100  # of lines, if the terminal is no narrower
-MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
-
-
 def lines(findings: Sequence[Finding]) -> list[str]:
     """Returns the findings as lines, each under its topic, remedies beneath."""
     found: list[str] = []
     topic_width = max(len(finding.topic) for finding in findings) + 2
+    width = max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
+    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
     topic = ""
     for finding in findings:
         head = finding.topic if finding.topic != topic else ""
         topic = finding.topic
-        lead = f"{MARKS[finding.status]}  {head:<{topic_width}}"
-        found += _wrapped(finding.text, lead)
-        if finding.remedy:
-            found += _wrapped(f"-> {finding.remedy}", " " * len(lead), deeper=3)
-    return found
-
-
-def _wrapped(text: str, lead: str, *, deeper: int = 0) -> list[str]:
-    return textwrap.wrap(
-        text,
-        max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns)),
-        initial_indent=lead,
-        subsequent_indent=" " * (len(lead) + deeper),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-
-
-def verdict(findings: Sequence[Finding]) -> str:
-    """Returns the last line: is anything wrong?"""
+        wrapper.initial_indent = f"{MARKS[finding.status]}  {head:<{topic_width}}"
+        wrapper.subsequent_indent = " " * len(wrapper.initial_indent)
+        found += wrapper.wrap(finding.text)
+        wrapper.initial_indent = f"{wrapper.subsequent_indent}-> "
+        wrapper.subsequent_indent += "   "
+        found += wrapper.wrap(finding.remedy)
     n = n_problems(findings)
-    if not n:
-        return "No problems found."
-    return f"{n} problem{'s' if n > 1 else ''}: marked !! above, with what to do after ->."
+    verdict = f"{n} problem{'s'[: n > 1]}: marked !! above, with what to do after ->."
+    return [*found, "", verdict if n else "No problems found."]
 
 
 def document(findings: Sequence[Finding]) -> str:

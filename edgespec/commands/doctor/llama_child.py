@@ -1,37 +1,40 @@
 """The doctor's child process: loads llama.cpp, reports its build, or measures a pair.
 
-Prints one JSON object. llama.cpp may abort it at any time; the doctor then says so.
+llama.cpp may abort it at any time; the doctor then reports that.
 """
 
 from dataclasses import asdict
 from typing import Any
 
-from edgespec.system.json_child import answer_questions
+from edgespec.errors import EdgeSpecError
+from edgespec.system.json_child import LONGEST_S, ChildDiedError, JsonChild, answer_questions
 
 
-def build() -> dict[str, Any]:
-    """Returns what llama.cpp was built for, and what it finds."""
-    from edgespec.llama.devices import cpu_features, devices
-    from edgespec.llama.remote import has_rpc
-
-    found = [asdict(device) for device in devices()]
-    return {"devices": found, "features": cpu_features(), "rpc": has_rpc()}
+def ask(asked: dict[str, Any], *, timeout: float = LONGEST_S) -> dict[str, Any]:
+    """Asks the child; {"error": sentence} if it refuses, dies or takes too long."""
+    with JsonChild("edgespec.commands.doctor.llama_child", longest_s=timeout) as child:
+        try:
+            return child.ask(asked)
+        except ChildDiedError as error:
+            return {"error": str(error)}
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
-    """Answers one question, or says why not."""
-    from edgespec.errors import EdgeSpecError
-
+    """Answers one question in the child, or says why not."""
     try:
-        if asked["what"] == "build":
-            return build()
-        from edgespec.measure.short_run import measured
+        if "target" in asked:
+            from edgespec.measure.short_run import measured
 
-        return measured(asked)
+            return measured(asked)
+        from edgespec.llama.devices import cpu_features, devices
+        from edgespec.llama.remote import has_rpc
+
+        found = [asdict(device) for device in devices()]
+        return {"devices": found, "features": cpu_features(), "rpc": has_rpc()}
     except EdgeSpecError as error:
         return {"error": str(error)}
     except (ImportError, OSError, RuntimeError) as error:  # of loading the library itself
-        return {"broken": f"{type(error).__name__}: {error}".splitlines()[0]}
+        return {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
 if __name__ == "__main__":

@@ -37,11 +37,9 @@ class Drafter(Protocol):
 
     def draft(self, tokens: NDArray[np.int32], limit: int, rule: Rule) -> Drafting:
         """Guesses at most `limit` tokens after `tokens` ((n,) int32, prompt and output so far)."""
-        ...
 
     def learn(self, judged: Judged) -> None:
         """Learns from a verification."""
-        ...
 
 
 class NoDrafter:
@@ -96,15 +94,12 @@ class Guesser(Protocol):
 
         Its `odds` can be replaced without touching this one's: each kind of request has its own.
         """
-        ...
 
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
         """Offers at most `limit` tokens after `tokens`; deterministic, given what it learned.
 
         confidence: any number in [0, 1]; equal numbers should be equally likely to be right.
         """
-        ...
 
     def learn(self, judged: Judged) -> None:
         """Learns from a verification."""
-        ...

@@ -12,58 +12,46 @@ class Pace(Protocol):
 
     def enter(self, batch: BatchPlan, slot: int) -> None:
         """Begins a round of the stream in this slot."""
-        ...
 
     def looks(self) -> bool:
         """Returns whether to look for guesses in the next round. Asked once for each."""
-        ...
 
     def drafts(self) -> bool:
         """Returns whether the draft model may guess too. Asked once for each round with `looks`."""
-        ...
 
     @property
     def usual(self) -> int:
         """Returns how many tokens the draft may read before any round."""
-        ...
 
     def window(self, lag: int) -> int:
         """Returns how many tokens the draft may read, of `lag` that it has not read yet."""
-        ...
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
         """Returns whether the draft model may guess one token more. lag: tokens to evaluate for it, or 0.
 
         May be asked more than once for one guess.
         """
-        ...
 
     def drafted(self) -> None:
         """Counts an evaluation of the draft that was granted and made."""
-        ...
 
     def read(self, seconds: float) -> None:
         """Counts seconds in which the draft read old tokens; no round is charged with them."""
-        ...
 
     def offer(self, ask: Ask) -> tuple[int, Reach]:
         """Returns how many tokens of a free offer to verify in any case, or else which to weigh."""
-        ...
 
     def took(self, guesses: int, gain: float) -> None:
         """Notes how many tokens of a weighed offer are verified, and the expected gain."""
-        ...
 
     def rewound(self, seconds: float) -> None:
         """Counts seconds in which a recurrent target went back; no round is charged with them."""
-        ...
 
     def observe(self, round_: Round, seconds: float) -> float:
         """Learns from a finished round; returns the gain that had been expected of it.
 
         seconds: this stream's part of the step. 0: do not count it, such as a prompt's.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,5 @@
 """What the keys of a chat do, and what can be done with a turn."""
 
-import random
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import ClassVar
@@ -11,10 +10,8 @@ from textual.widgets import Collapsible
 
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.system.odd_text import oddities
-from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.conversation_screen import ConversationScreen, as_sentence
-from edgespec_tui.screens.race import drawn
-from edgespec_tui.screens.race_screen import RaceScreen
+from edgespec_tui.screens.race_question import race_of
 from edgespec_tui.sessions.compaction import compacted
 from edgespec_tui.sessions.conversation import Turn, TurnRole
 from edgespec_tui.sessions.export import export
@@ -22,11 +19,9 @@ from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.keys import key
 from edgespec_tui.widgets.answer_body import CodeFence
 from edgespec_tui.widgets.attached_files import NAMED, read_file
-from edgespec_tui.widgets.attached_resources import with_attachments
 from edgespec_tui.widgets.external_editor import edited
 from edgespec_tui.widgets.find_bar import FindBar
 from edgespec_tui.widgets.markdown_blocks import last_code
-from edgespec_tui.widgets.panel import odds_against
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import Insert, QuestionText, question_of
 from edgespec_tui.widgets.shell_output import ShellOutput
@@ -67,7 +62,8 @@ class ChatScreen(ConversationScreen):
     async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
         try:
             if self.context.shell and event.question.text.startswith("!") and event.question.text[1:].strip():
-                self.run_shell(event.question.text[1:].strip())
+                command, output = event.question.text[1:].strip(), self.query_one(ShellOutput)
+                self.aside.begin(lambda: self.aside.shell(command, output))
             elif not await self._run_command(event.question.text):
                 self.run_worker(self._ask(event.question), group="asking")  # keys work while files are read
         except EdgeSpecError as error:
@@ -126,11 +122,6 @@ class ChatScreen(ConversationScreen):
                 self.action_speculation()
         return True
 
-    def run_shell(self, command: str) -> None:
-        """Runs a command of the user's own; its output goes into the input. Raises SettingError."""
-        output = self.query_one(ShellOutput)
-        self.aside.begin(lambda: self.aside.shell(command, output))
-
     def compact(self) -> None:
         """Continues from a summary of the oldest turns. Raises SettingError."""
         engine = self.context.engine
@@ -157,28 +148,12 @@ class ChatScreen(ConversationScreen):
 
         Raises EdgeSpecError.
         """
-        engine, talk = self.context.engine, self.conversation
-        if engine.info is None or engine.state != "ready":
-            raise SettingError("there is no engine to race yet: wait until the model is loaded")
-        if engine.is_foreign:
-            raise SettingError(f"{engine.info.where} reports no speculation data: there is nothing to race")
-        questions = [turn for turn in talk.path() if turn.role == "user"]
-        if not question.text.strip() and not questions:
-            raise SettingError("there is no question to race: write one, then press F5")
         if self.answering:
             raise SettingError("an answer is still being written: Esc stops it, then you can race")
-        if question.text.strip():
-            whole, notes = await with_attachments(question, self.context.toolbox)
-            for sentence in notes:
-                self.tell(sentence)
-            text = whole.folded()
-            messages = [*talk.messages(), Message("user", whole.text, whole.media, whole.digests)]
-        else:
-            text, messages = questions[-1].text, talk.messages(upto=questions[-1].id)
-        drawn_race = drawn(engine.endpoint, messages, self.options(), rng=random.Random())
-        earlier = [turn.text for turn in talk.turns.values() if turn.role == "assistant"]
-        why = odds_against(engine.info.break_even)
-        shown = RaceScreen(drawn_race, text, earlier=earlier, tinted=self.transcript.tinted, why=why)
+        talk, tinted = self.conversation, self.transcript.tinted
+        shown, notes = await race_of(self.context, talk, question, self.options(), tinted=tinted)
+        for sentence in notes:
+            self.tell(sentence)
         self.app.push_screen(shown, self.take_measured)
 
     def action_take_choice(self, number: int) -> None:
@@ -304,10 +279,7 @@ class ChatScreen(ConversationScreen):
         except EdgeSpecError as error:
             self.tell(str(error), "error")
         else:
-            if text is None:
-                self.tell("The editor ended with an error: nothing was changed.")
-            else:
-                self.prompt.fill(text)
+            self.prompt.fill(text)
 
     async def action_tint(self) -> None:
         """Colours tokens by who produced them, or not."""

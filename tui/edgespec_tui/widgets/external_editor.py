@@ -33,17 +33,17 @@ def editor(path: Path, environment: Mapping[str, str] = os.environ) -> list[str]
     return [found, str(path)]
 
 
-def edited(text: str) -> str | None:
-    """Returns the edited text; None if the editor exited with an error, as with `:cq`.
+def edited(text: str) -> str:
+    """Returns the edited text. Raises SettingError without an editor, for its error, and for no text.
 
-    The terminal must be free. Raises SettingError if there is no editor, or what it wrote is not text.
+    The terminal must be free.
     """
     try:
         with tempfile.TemporaryDirectory(prefix="edgespec-") as folder:  # readable by its owner alone
             path = Path(folder) / "question.md"
             path.write_text(text, encoding="utf-8", errors="replace")
             if subprocess.run(editor(path), check=False).returncode != 0:
-                return None
+                raise SettingError("the editor ended with an error: nothing was changed")  # as with `:cq`
             with path.open("rb") as file:
                 content = file.read(LARGEST + 1)
     except OSError as error:

@@ -1,0 +1,81 @@
+"""What llama.cpp is told to load a model by: the file is looked at first, then its parameters are filled."""
+
+import ctypes
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import llama_cpp as C
+
+from edgespec.errors import EngineError, ModelFileError, SettingError
+from edgespec.llama.ggml import local_devices
+from edgespec.llama.tensor_rules import tensor_rules
+from edgespec.pairs.metadata_override import MetadataOverride
+from edgespec.pairs.placement import Rule
+from edgespec.system.self_test import self_test
+
+
+def check_gguf(path: Path) -> None:
+    """Checks the first bytes, so that the commonest mistakes are named before llama.cpp sees them."""
+    try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelFileError(f"{path} is not an ordinary file: name a .gguf file")
+        with open(path, "rb") as file:
+            head = file.read(8)
+    except FileNotFoundError:
+        raise ModelFileError(f"there is no file {path}: check the path") from None
+    except IsADirectoryError:
+        raise ModelFileError(f"{path} is a folder: name the .gguf file in it") from None
+    except OSError as error:
+        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from None
+    if head[:4] != b"GGUF":
+        what = "is empty" if not head else "is not a GGUF file"
+        raise ModelFileError(f"{path} {what}: EdgeSpec runs models in GGUF format")
+    if head[4:8] == b"\x00\x00\x00\x03":
+        raise ModelFileError(f"{path} is a big-endian GGUF: convert it, or download one for this machine")
+
+
+def place(params: Any, devices: Sequence[int], tensor_split: Sequence[float], rules: Sequence[Rule]) -> None:
+    """Says which devices take the layers, how much each, and what does not follow its layer."""
+    places = [*devices, *(local_devices("gpu") or local_devices("igpu"))]
+    if devices:
+        listed = (ctypes.c_void_p * (len(places) + 1))(*places)  # a null pointer ends it
+        params.devices = ctypes.cast(listed, ctypes.c_void_p)
+    if tensor_split:
+        params.tensor_split = _shares(tensor_split, len(places))
+    if rules:
+        params.tensor_buft_overrides = ctypes.cast(tensor_rules(rules, devices), ctypes.c_void_p)
+
+
+def _shares(tensor_split: Sequence[float], n_devices: int) -> Any:
+    """Returns the shares of the layers as llama.cpp reads them. Raises SettingError if they do not fit."""
+    if len(tensor_split) != n_devices:
+        raise SettingError(
+            f"--tensor-split has {len(tensor_split)} parts for {n_devices} devices: give one for "
+            "each, machines of --rpc first, then this one's graphics cards"
+        )
+    return (ctypes.c_float * C.llama_max_devices())(*tensor_split)
+
+
+def overrides(metadata: Sequence[MetadataOverride]) -> Any:
+    """Returns the values as llama.cpp reads them; one without a key ends them."""
+    listed = (C.llama_model_kv_override * (len(metadata) + 1))()
+    for one, (key, value) in zip(listed, metadata, strict=False):
+        one.key = key.encode()
+        if isinstance(value, bool):
+            one.tag, one.value.val_bool = C.LLAMA_KV_OVERRIDE_TYPE_BOOL, value
+        elif isinstance(value, int):
+            one.tag, one.value.val_i64 = C.LLAMA_KV_OVERRIDE_TYPE_INT, value
+        elif isinstance(value, float):
+            one.tag, one.value.val_f64 = C.LLAMA_KV_OVERRIDE_TYPE_FLOAT, value
+        else:
+            one.tag, one.value.val_str = C.LLAMA_KV_OVERRIDE_TYPE_STR, value.encode()
+    return listed
+
+
+def may_repack() -> bool:
+    """Returns whether models may be loaded with repacked weights. Raises EngineError if nothing helps."""
+    found = self_test()
+    if not found.sound:
+        raise EngineError(found.advice)
+    return found.extra_buffers

@@ -1,0 +1,38 @@
+"""What is offered beside the pair that answers: the catalogue's best, and a model of another program."""
+
+import asyncio
+
+from edgespec.memory.recommended import Recommended
+from edgespec.pairs.found import Found
+from edgespec_tui.endpoint.attached import LOOK_AGAIN_S, in_thread
+from edgespec_tui.screens.chat import ChatScreen
+from edgespec_tui.screens.model_shelf import Shelf, offered
+from edgespec_tui.widgets.welcome import Welcome
+
+LOOK_AFTER_S = 1.0  # an engine is ready, and nobody has been kept waiting
+
+
+class Offers:
+    """best: of the catalogue, for this machine. found: of another program, here."""
+
+    def __init__(self, shelf: Shelf, chat: ChatScreen) -> None:
+        self._shelf, self._chat = shelf, chat
+        self.best: Recommended | None = None
+        self.found: Found | None = None
+        self.looked = False
+
+    async def look(self, after_s: float) -> None:
+        """Looks for both, so long after nobody is kept waiting any more, and shows what there is."""
+        chat = self._chat
+        while not chat.is_whole:
+            await asyncio.sleep(LOOK_AGAIN_S)
+        await asyncio.sleep(after_s)
+        self.best = await in_thread(self._shelf.recommended)
+        if self.best is not None and chat.is_whole:
+            chat.query_one(Welcome).recommend(self.best.sentence)
+        self.found = await in_thread(self._shelf.look)
+        if self.found is not None and chat.is_whole:
+            pair = offered(self.found)
+            chat.query_one(Welcome).offer(pair)
+            if chat.conversation.turns:  # the welcome has given place to the first question
+                chat.tell(f"Already here: {pair}. Alt+U continues with it.", "warning")
