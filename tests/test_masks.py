@@ -470,6 +470,23 @@ def test_a_grammar_that_gave_up_on_one_text_is_followed_again_in_the_next() -> N
         assert allowed and allowed.flags[1]
 
 
+@pytest.mark.parametrize(
+    "s", [WARM, CUT, Sampling(temperature=0), Sampling(top_k=2, min_p=0), Sampling(typical_p=0.6)]
+)
+def test_where_few_of_many_tokens_are_allowed_the_others_might_as_well_not_be(s: Sampling) -> None:
+    """The few are sampled by themselves: as if the rest of the row were -inf."""
+    n = 40 * len(PIECES)
+    many = Matchers(lambda shown: [*PIECES, *[b"z"] * (n - len(PIECES))], ENDS, n)
+    masks = many.masks(Grammar("regex", "[ab]+"), len(PROMPT))
+    row = np.random.default_rng(6).normal(0, 1, n).astype(np.float32)
+    allowed = masks.after(PROMPT)
+    assert allowed and allowed.few and allowed.count == 4
+    found = Sampler(s, n, masks)(row, PROMPT)
+    rest = Sampler(s, n)(np.where(allowed.flags, row, np.float32(-np.inf)), PROMPT)
+    assert found.ids.tolist() == rest.ids.tolist()
+    assert found.probs == pytest.approx(rest.probs)
+
+
 def test_a_grammar_whose_masks_take_too_long_ends_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
     """A single slow mask is forgiven, slow ones again and again are not: others wait meanwhile."""
     now = itertools.count(0, 1)
