@@ -39,9 +39,9 @@ class Composed:
         """Texts at which a turn ends."""
         return self.family.stops if self.tools else ()
 
-    def parser(self) -> Parser:
-        """Returns a parser for one answer."""
-        return self.family.parser(self.tools, opened=self.opened)
+    def parser(self, *, governed: bool = True) -> Parser:
+        """Returns a parser for one answer. governed: a grammar keeps its calls to their form."""
+        return self.family.parser(self.tools, opened=self.opened, governed=governed)
 
 
 def compose(

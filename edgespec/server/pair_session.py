@@ -119,6 +119,7 @@ class PairSession:
             apart=body.shows_thoughts_apart,
             several=body.parallel_tool_calls is not False,
             forced=body.must_call,
+            governed=form is not None,
             note=self.server.calls.note,
         )
         return submits, turns, composed.text

@@ -27,7 +27,7 @@ class TurnReader:
         """Returns the parts of a round and, if it is the last, what was held back."""
         deltas = self.parser.feed(round_.text) if round_.text else []
         if round_.finish:
-            deltas += self.parser.finish()
+            deltas += self.parser.finish(cut=round_.finish != "stop")
         self._count(deltas, len(round_.tokens))
         kept = self._kept(deltas)
         for call in self.turn.calls if round_.finish else ():
@@ -77,7 +77,13 @@ def readers(
     apart: bool = True,
     several: bool = True,
     forced: bool = False,
+    governed: bool = True,
     note: Callable[[str, str], None] = lambda name, arguments: None,
 ) -> list[TurnReader]:
-    """Returns a reader for each of n choices. note: is given the name and arguments of each call."""
-    return [TurnReader(composed.parser(), apart, several, forced, note=note) for _ in range(n)]
+    """Returns a reader for each of n choices. governed: a grammar keeps calls to their form.
+
+    note: is given the name and arguments of each call.
+    """
+    return [
+        TurnReader(composed.parser(governed=governed), apart, several, forced, note=note) for _ in range(n)
+    ]

@@ -19,7 +19,9 @@ import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from test_call_forms import SCHEMAS
 
 from edgespec_models import tiny
 
-TEMPERATURE, LONGEST = 1.5, 400
+TEMPERATURE, LONGEST, SLOTS = 1.5, 400, 4
 
 
 @contextmanager
@@ -42,7 +44,17 @@ def peer(program: Path, model: Path, template: Path) -> Iterator[str]:
     """Runs llama-server, and yields its address."""
     port = _free_port()
     command = [
-        *(str(program), "--model", str(model), "--port", str(port), "--parallel", "1", "--ctx-size", "8192"),
+        *(
+            str(program),
+            "--model",
+            str(model),
+            "--port",
+            str(port),
+            "--parallel",
+            str(SLOTS),
+            "--ctx-size",
+            "32768",
+        ),
         *("--jinja", "--chat-template-file", str(template), "--threads", "2"),
     ]
     process = subprocess.Popen(
@@ -64,34 +76,41 @@ def peer(program: Path, model: Path, template: Path) -> Iterator[str]:
 
 def verdicts(url: str, n: int) -> Counter[str]:
     """Returns what became of n answers and their calls."""
+    with ThreadPoolExecutor(SLOTS) as pool:
+        return sum(pool.map(partial(_verdict, url), range(n)), Counter[str]())
+
+
+def _verdict(url: str, seed: int) -> Counter[str]:
+    """Returns what became of one answer and its calls."""
     found, names = Counter[str](), sorted(SCHEMAS)
-    for seed in range(n):
-        name = names[seed % len(names)].replace(" ", "_")
-        schema = SCHEMAS[names[seed % len(names)]]
-        tool = {"name": name, "description": "does it", "parameters": schema}
-        body = {
-            "messages": [{"role": "user", "content": f"Please do number {seed}."}],
-            "tools": [{"type": "function", "function": tool}],
-            "tool_choice": "required",
-            "temperature": TEMPERATURE,
-            "seed": seed,
-            "max_tokens": LONGEST,
-        }
-        request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
-        try:
-            with closing(urllib.request.urlopen(request, timeout=60)) as answer:
-                choice = json.load(answer)["choices"][0]
-        except (urllib.error.URLError, OSError) as error:
-            found[f"refused {getattr(error, 'code', '')}".strip()] += 1
-            continue
-        if choice["finish_reason"] == "length":
-            found["cut"] += 1
-            continue
-        calls = choice["message"].get("tool_calls") or []
-        found["without a call"] += not calls
-        for call in calls:
-            found["calls"] += 1
-            found["broken"] += not _fits(call["function"], name, schema)
+    name = names[seed % len(names)].replace(" ", "_")
+    schema = SCHEMAS[names[seed % len(names)]]
+    tool = {"name": name, "description": "does it", "parameters": schema}
+    body = {
+        "messages": [{"role": "user", "content": f"Please do number {seed}."}],
+        "tools": [{"type": "function", "function": tool}],
+        "tool_choice": "required",
+        "temperature": TEMPERATURE,
+        "seed": seed,
+        "max_tokens": LONGEST,
+    }
+    request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
+    try:
+        with closing(urllib.request.urlopen(request, timeout=60)) as answer:
+            choice = json.load(answer)["choices"][0]
+    except (urllib.error.URLError, OSError) as error:
+        found[f"refused {getattr(error, 'code', '')}".strip()] += 1
+        return found
+    if choice["finish_reason"] == "length":
+        found["cut"] += 1
+        return found
+    calls = choice["message"].get("tool_calls") or []
+    found["without a call"] += not calls
+    for call in calls:
+        found["calls"] += 1
+        if not _fits(call["function"], name, schema):
+            found["broken"] += 1
+            print(f"broken: {call['function']}", file=sys.stderr)
     return found
 
 
@@ -115,7 +134,7 @@ def main() -> None:
     for template in sorted(how.templates.glob(f"*{how.only}*.jinja" if how.only else "*.jinja")):
         with tempfile.TemporaryDirectory() as folder:
             flags = ("--target", str(how.model), "--no-draft", "--chat-template-file", str(template))
-            with served(Path(folder), *flags, "--ctx", "8192") as server:
+            with served(Path(folder), *flags, "--ctx", "8192", "--slots", str(SLOTS)) as server:
                 found = {"edgespec": verdicts(server.url, how.n)}
         if how.peer:
             with peer(how.peer, how.model, template) as url:

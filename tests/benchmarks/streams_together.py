@@ -91,6 +91,7 @@ def ask(
     temperature: float,
     seed: int,
     fields: Mapping[str, Any] = {},
+    on_piece: Callable[[], object] = lambda: None,
 ) -> Stream:
     """Sends a request that streams, and reads it to its end. fields: others of the request."""
     body = {
@@ -114,6 +115,7 @@ def ask(
             if choice["text"]:
                 at.append(time.perf_counter() - began)
                 pieces.append(choice["text"])
+                on_piece()
     wall = time.perf_counter() - began
     connection.close()
     return Stream(

@@ -27,7 +27,7 @@ from edgespec_tui.screens.chat_context import ChatContext
 from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.model_shelf import Shelf, ShelfPair
 from edgespec_tui.screens.models import ModelsScreen
-from edgespec_tui.screens.offers import Offers
+from edgespec_tui.screens.offers import LOOK_AFTER_S, Offers
 from edgespec_tui.screens.server_models import ServerModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions.conversation import Conversation
@@ -78,6 +78,7 @@ class ChatApp(GuardedApp):
         typed: TypedAhead | None = None,
         known: AppNames | None = None,
         toolbox: Toolbox | None = None,
+        look_after_s: float = LOOK_AFTER_S,
     ) -> None:
         """sessions: None keeps them in memory. notices: what people should know; others may add to it.
 
@@ -105,7 +106,7 @@ class ChatApp(GuardedApp):
         self._began = False  # there has been an input that has the keyboard
         self._known = known
         self._asked_for = ""  # the server whose models were listed because it has several
-        self.offers = Offers(self._shelf, self.chat)
+        self.offers = Offers(self._shelf, self.chat, after_s=look_after_s)
         self.set_keymap(dict(self.settings.keys))
 
     def on_load(self) -> None:

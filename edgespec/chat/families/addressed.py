@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from edgespec.chat.families.call_form import Rules, Tools, literal, of_arguments
 from edgespec.chat.families.calls import Calls
 from edgespec.chat.families.deltas import Content, Reasoning
-from edgespec.chat.families.reader import Reader, Say, Steps
+from edgespec.chat.families.reader import NotACall, Reader, Say, Steps
 from edgespec.chat.families.tagged_calls import TaggedCall
 
 START, MESSAGE = "<|start|>", "<|message|>"
@@ -38,12 +38,26 @@ def harmony(reader: Reader, calls: Calls) -> Steps[None]:
         to = re.search(r"to=(?:functions\.)?([^\s<]+)", head or "")
         say: Say = Reasoning if re.search(r"<\|channel\|>\s*analysis\b", head or "") else Content
         if to and to[1] in calls.tools and (yield from reader.skip_space()):  # else it is cut
-            yield calls.begin(to[1])
-            say = calls.arguments
-            if (yield from reader.starts_with(HARMONY_ENDS)):
-                yield calls.arguments("{}")
-                continue
+            yield from reader.attempt(_harmony_call(reader, calls, to[1]), say, head or "")
+            continue
         yield from reader.until(HARMONY_ENDS, say, trim=True)
+
+
+def _harmony_call(reader: Reader, calls: Calls, name: str) -> Steps[None]:
+    """Reads the arguments of a call. Raises NotACall."""
+    if calls.governed:
+        yield calls.begin(name)
+        if (yield from reader.starts_with(HARMONY_ENDS)):
+            yield calls.arguments("{}")
+        else:
+            yield from reader.until(HARMONY_ENDS, calls.arguments, trim=True)
+        return
+    text, end = yield from reader.text_until(HARMONY_ENDS)
+    if end is None and reader.cut:
+        raise NotACall
+    whole = calls.whole(name, text.strip() or "{}", bounded=end is not None)
+    yield calls.begin(name)
+    yield calls.arguments(whole)
 
 
 def harmony_form(rules: Rules, tag: str, tools: Tools) -> str:

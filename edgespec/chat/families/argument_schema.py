@@ -52,6 +52,25 @@ class ArgumentSchema:
         """Returns whether it names a property."""
         return self.named(name).here is not None
 
+    def fits(self, value: object) -> bool:
+        """Returns whether a value has the types, names and listed values that are asked for."""
+        kinds = _kinds_of(value) & self.kinds()
+        if not kinds or (kinds == {"integer"} and isinstance(value, float) and not value.is_integer()):
+            return False
+        if (listed := self.values()) and value is not None and value not in listed:
+            return False
+        if isinstance(value, list):
+            return all(self.item().fits(one) for one in value)
+        if not isinstance(value, dict):
+            return True
+        for one in self.all():
+            must = one.get("required")
+            if isinstance(must, list) and not all(name in value for name in must):
+                return False
+            if one.get("additionalProperties") is False and not all(self.has(name) for name in value):
+                return False
+        return all(self.named(name).fits(one) for name, one in value.items())
+
     def _first(self, group: str, name: str) -> "ArgumentSchema":
         groups = (schema.get(group) for schema in self.all())
         found = (group[name] for group in groups if isinstance(group, Mapping) and name in group)

@@ -87,9 +87,18 @@ class Family:
             text.replace("#", tool) for text in self.begins for tool in (tools if "#" in text else ("",))
         )
 
-    def parser(self, tools: Mapping[str, Mapping[str, Any]] | None, *, opened: bool = False) -> Parser:
-        """Returns a parser for one turn. tools: name -> schema; None or empty: nothing is called."""
-        calls = Calls(tools or {})
+    def parser(
+        self,
+        tools: Mapping[str, Mapping[str, Any]] | None,
+        *,
+        opened: bool = False,
+        governed: bool = True,
+    ) -> Parser:
+        """Returns a parser for one turn. tools: name -> schema; None or empty: nothing is called.
+
+        governed: a grammar keeps calls to their form. Others are passed on once their arguments can be read.
+        """
+        calls = Calls(tools or {}, governed)
         if whole := self.whole:
             return Parser(lambda reader: whole(reader, calls))
         return Parser(lambda reader: self._turn(reader, calls, opened))

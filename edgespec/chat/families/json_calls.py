@@ -7,7 +7,7 @@ from typing import Any
 
 from edgespec.chat.families.call_form import Rules, Tools, literal, of_arguments
 from edgespec.chat.families.calls import Calls
-from edgespec.chat.families.json_text import as_json, value_of
+from edgespec.chat.families.mending import mended
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
 NAMES, ARGUMENTS = ("name", "tool_name"), ("arguments", "parameters")
@@ -31,6 +31,9 @@ class JsonCalls:
         """Reads calls while there are any. Raises NotACall unless the first is one."""
         begun = calls.count
         next_one = yield from reader.skip_space()
+        fenced = yield from reader.starts_with(("```json", "```"))
+        if fenced:
+            next_one = yield from reader.skip_space()
         while next_one in ("[", "{", ",", ";", "]"):
             if next_one == "{":
                 yield from self._keyed(reader, calls) if self.keyed else self._object(reader, calls)
@@ -38,10 +41,12 @@ class JsonCalls:
             else:
                 reader.take(1)
                 if next_one == "]":
-                    return
+                    break
             next_one = yield from reader.skip_space()
         if calls.count == begun:
             raise NotACall
+        if fenced:
+            yield from reader.starts_with(("```",), spaced=True)
 
     def form(self, rules: Rules, tag: str, tools: Tools) -> str:
         """Returns the form of calls behind a tag."""
@@ -68,8 +73,14 @@ class JsonCalls:
             "additionalProperties": False,
         }
 
+    @property
+    def _ends(self) -> tuple[str, ...]:
+        """What shows that nothing more of a call comes."""
+        behind = self.around[1].strip()
+        return (behind,) if behind else ()
+
     def _object(self, reader: Reader, calls: Calls) -> Steps[None]:
-        name, id, waiting = "", "", "{}"
+        name, id, waiting, bounded = "", "", "{}", True
         reader.take(1)
         while (next_one := (yield from reader.skip_space())) != "}":
             if next_one == ",":
@@ -78,11 +89,11 @@ class JsonCalls:
             key = _text((yield from reader.json()))
             yield from _colon(reader)
             if key in ARGUMENTS and name:
-                yield from _arguments(reader, calls, name, id)
+                yield from _arguments(reader, calls, name, id, self._ends)
                 yield from _rest(reader)
                 return
             if key in ARGUMENTS:
-                waiting = yield from reader.json()
+                waiting, bounded = yield from reader.json_before(self._ends)
             elif key in NAMES:
                 name = _text((yield from reader.json()))
                 calls.check(name)
@@ -92,17 +103,18 @@ class JsonCalls:
             else:
                 raise NotACall
         reader.take(1)
+        whole = calls.whole(name, waiting, bounded=bounded)
         yield calls.begin(name, id)
-        yield calls.arguments(_object_text(waiting))
+        yield calls.arguments(whole)
 
     def _keyed(self, reader: Reader, calls: Calls) -> Steps[None]:
         reader.take(1)
-        if (yield from reader.skip_space()) != '"':
+        if (yield from reader.skip_space()) not in ('"', "'"):
             raise NotACall
         name = _text((yield from reader.json()))
         calls.check(name)
         yield from _colon(reader)
-        yield from _arguments(reader, calls, name)
+        yield from _arguments(reader, calls, name, "", self._ends)
         yield from _rest(reader)
 
 
@@ -149,15 +161,16 @@ class NamedCall:
         name = name.strip()
         calls.check(name)
         yield from reader.skip_space()
-        yield from reader.starts_with(("```json", "```"))
-        first = yield from reader.skip_space()
-        if first != "{" and not (yield from reader.starts_with(self.ends)):
-            raise NotACall
-        yield calls.begin(name, id.strip())
-        if first == "{":
-            yield from reader.json(calls.arguments)
-        else:
+        fenced = yield from reader.starts_with(("```json", "```"))
+        if (yield from reader.skip_space()) in ("{", '"'):
+            yield from _arguments(reader, calls, name, id.strip(), self.ends)
+            if fenced:
+                yield from reader.starts_with(("```",), spaced=True)
+        elif (yield from reader.starts_with(self.ends)):
+            yield calls.begin(name, id.strip())
             yield calls.arguments("{}")
+        else:
+            raise NotACall
 
 
 def _colon(reader: Reader) -> Steps[None]:
@@ -166,15 +179,16 @@ def _colon(reader: Reader) -> Steps[None]:
     reader.take(1)
 
 
-def _arguments(reader: Reader, calls: Calls, name: str, id: str = "") -> Steps[None]:
-    """Reads arguments: an object as it comes; a string that contains one, once it is complete."""
-    if (yield from reader.skip_space()) == "{":
+def _arguments(reader: Reader, calls: Calls, name: str, id: str, ends: tuple[str, ...]) -> Steps[None]:
+    """Reads arguments: an object as it comes, if it has its form; others once they are complete."""
+    if calls.governed and (yield from reader.skip_space()) == "{":
         yield calls.begin(name, id)
         yield from reader.json(calls.arguments)
         return
-    text = yield from reader.json()
+    text, bounded = yield from reader.json_before(ends)
+    whole = calls.whole(name, text, bounded=bounded)
     yield calls.begin(name, id)
-    yield calls.arguments(_object_text(text))
+    yield calls.arguments(whole)
 
 
 def _rest(reader: Reader) -> Steps[None]:
@@ -193,19 +207,8 @@ def _rest(reader: Reader) -> Steps[None]:
         reader.take(1)
 
 
-def _object_text(text: str) -> str:
-    """Returns the JSON object that a JSON value stands for."""
-    try:
-        value = value_of(text)
-        if isinstance(value, str):
-            value = value_of(value) if value.strip() else {}
-        return "{}" if value is None else text if text.startswith("{") else as_json(value)
-    except ValueError:
-        return text
-
-
 def _text(text: str) -> str:
-    value = value_of(text)
+    value = mended(text, bounded=True)
     if not isinstance(value, str) or not value:
         raise NotACall
     return value

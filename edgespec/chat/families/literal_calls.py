@@ -20,6 +20,7 @@ from edgespec.chat.families.call_form import (
 from edgespec.chat.families.calls import Calls
 from edgespec.chat.families.json_calls import JsonCalls
 from edgespec.chat.families.json_text import DEEPEST, as_json, value_of
+from edgespec.chat.families.mending import missing
 from edgespec.chat.families.python_values import python_calls
 from edgespec.chat.families.reader import NotACall, Reader, Steps
 
@@ -156,18 +157,31 @@ class GemmaCall:
         """Reads one call. Raises NotACall."""
         text, end = yield from reader.text_until((self.ends,))
         found = re.match(r"\s*call:([^{]+)\{", text)
-        if end is None or not found:
+        if not found or (end is None and reader.cut):
             raise NotACall
-        arguments = as_json(_GemmaText(text, found.end() - 1).value())
-        yield calls.begin(found[1].strip())
+        name, given = found[1].strip(), text[found.end() - 1 :]
+        calls.check(name)
+        try:
+            arguments = as_json(_GemmaText(given).whole())
+        except IndexError:  # it ends too soon
+            behind = missing(given.rstrip(), bounded=end is not None, quotes=(QUOTE, '"'))
+            arguments = calls.fitting(name, _GemmaText(given + behind).whole())
+        yield calls.begin(name)
         yield calls.arguments(arguments)
 
 
 class _GemmaText:
     """Reads values in Gemma's notation from a text, forward."""
 
-    def __init__(self, text: str, at: int) -> None:
-        self._text, self._at, self._depth = text, at, 0
+    def __init__(self, text: str) -> None:
+        self._text, self._at, self._depth = text, 0, 0
+
+    def whole(self) -> Any:
+        """Returns the value that is all of the text; raises IndexError or ValueError."""
+        value = self.value()
+        if self._text[self._at :].strip():
+            raise ValueError
+        return value
 
     def value(self) -> Any:
         """Returns the value that begins here; raises IndexError or ValueError."""
@@ -245,13 +259,19 @@ class PythonCalls:
 
     def read(self, reader: Reader, calls: Calls) -> Steps[None]:
         """Reads the calls. Raises NotACall or ValueError if it is no list of calls with plain values."""
-        text, _ = yield from reader.text_until((self.ends,))
+        text, end = yield from reader.text_until((self.ends,))
+        if end is None and reader.cut:
+            raise NotACall
         if re.match(r"\s*\[?\s*\{", text):
             listed = Reader()
-            listed.held, listed.ended = text, True
+            listed.held, listed.ended, listed.cut = text, True, False
             yield from JsonCalls().read(listed, calls)
             return
-        found = [(name, as_json(arguments)) for name, arguments in python_calls(text)]
+        try:
+            found = [(name, as_json(values)) for name, values in python_calls(text)]
+        except ValueError:
+            closed = python_calls(text + missing(text.rstrip(), bounded=end is not None))
+            found = [(name, calls.fitting(name, values)) for name, values in closed]
         for name, _ in found:
             calls.check(name)
         for name, given in found:

@@ -26,6 +26,7 @@ class Reader:
         self.held = ""
         self.ended = False
         self.trimmed = ""  # whitespace before the tag that `until` read last
+        self.cut = False  # more of it was to come
         self.unread = 0  # calls that had an opening tag and could not be read
         self._noted: list[str] | None = None  # what was read of a call that may turn out to be content
 
@@ -166,6 +167,23 @@ class Reader:
                     return "".join(parts)
                 raise NotACall
 
+    def json_before(self, ends: Sequence[str]) -> Steps[tuple[str, bool]]:
+        """Reads one JSON value; one that does not end is all that comes before one of `ends`, or at all.
+
+        Returns its text, and whether something shows that no more of it was to come. Raises NotACall.
+        """
+        if (yield from self.skip_space()) in ("", ",", ":", "}", "]"):
+            raise NotACall
+        span, size = _Span(), 0
+        while not span.done:
+            size += span.reach(self.held[size:])
+            if not span.done and not (yield from self.more()):
+                at, tag = _first(self.held, ends, True)
+                if self.cut and tag is None:
+                    raise NotACall
+                return self.take(at), tag is not None
+        return self.take(size), True
+
 
 class _Span:
     """How far a JSON value extends, character by character."""
@@ -174,23 +192,23 @@ class _Span:
         self.done = False
         self.scalar = False
         self._depth = 0
-        self._in_string = self._escaped = False
+        self._quote, self._escaped = "", False  # what ends the string that is being read
 
     def reach(self, text: str) -> int:
         """Returns how many characters of `text` belong to the value."""
         for i, character in enumerate(text):
             if self.done:
                 return i
-            if self._in_string:
+            if self._quote:
                 if self._escaped:
                     self._escaped = False
                 elif character == "\\":
                     self._escaped = True
-                elif character == '"':
-                    self._in_string = False
+                elif character == self._quote:
+                    self._quote = ""
                     self.done = self._depth == 0
-            elif character == '"':
-                self._in_string = True
+            elif character in ('"', "'"):
+                self._quote = character
             elif character in "{[":
                 self._depth += 1
             elif character in "}]" and self._depth:
@@ -239,9 +257,9 @@ class Parser:
         self._reader.held += text
         return self._run()
 
-    def finish(self) -> list[Delta]:
-        """Returns the deltas of what was held back, at the end of the text."""
-        self._reader.ended = True
+    def finish(self, *, cut: bool = False) -> list[Delta]:
+        """Returns the deltas of what was held back, at the end of the text. cut: more of it was to come."""
+        self._reader.ended, self._reader.cut = True, cut
         return self._run()
 
     def _run(self) -> list[Delta]:

@@ -117,6 +117,8 @@ class TaggedCall:
             yield calls.arguments("{}" if opening == "{" else "}")
         elif opening == "{":
             raise NotACall
+        elif tag is None and not reader.cut:
+            yield from calls.closed()
 
     def _value(self, reader: Reader, calls: Calls, schema: ArgumentSchema, marked: str) -> Steps[bool]:
         """Reads a value up to its end; False if the text ends first.
@@ -261,6 +263,8 @@ class NestedCall:
             opening = ", "
         if opening == "{":
             raise NotACall
+        if tag is None and not reader.cut:
+            yield from calls.closed()
 
     def _inside(self, reader: Reader) -> Steps[tuple[str, str | None]]:
         """Reads past the next tag; returns the text before it, and its content."""
