@@ -155,7 +155,7 @@ class Disk:
         return prompt_files.PromptFiles(self.folder, 4_000_000, state_keys(self.pair.contexts))
 
     def restarted(self, engine: Engine) -> Engine:
-        while engine.write_down():
+        while engine.prefixes.write_some():
             pass
         self.files.close(10.0)
         self.pair.forget()

@@ -119,7 +119,7 @@ def answers_under_faults(
     with Pair(target, draft, PairSettings(slots=4, cache_tokens=CELLS, **how)) as pair:
         pair.costs()
         engine = Engine(pair, slots=4, cache_ram=2_000_000, queue=8)
-        faults.target, *others = (context._handle for context in pair.contexts.values())  # type: ignore[union-attr]
+        faults.target, *others = (context.handle for context in pair.contexts.values())  # type: ignore[union-attr]
         faults.others, faults.on = tuple(others), True
         while waiting or not engine.idle:
             if waiting and rng.random() < 0.3 and len(engine._queue) < 8:
@@ -169,7 +169,7 @@ def test_a_draft_that_fails_while_it_is_timed_costs_no_answer(
     how: dict[str, Any] = {"n_ctx": N_CTX, "threads": 1, "remember": False}
     request = replace(request, drafter="model", draft_length=4)
     with Pair(tiny.target_path(), tiny.draft_path(), PairSettings(**how)) as pair:
-        [_, draft] = (context._handle for context in pair.contexts.values())  # type: ignore[union-attr]
+        [_, draft] = (context.handle for context in pair.contexts.values())  # type: ignore[union-attr]
         faults.others, faults.on = (draft,), True
         assert pair.costs().draft.seconds(1) < pair.costs().target.seconds(1) and faults.injected
         rounds = list(pair.generate(prompt, request))

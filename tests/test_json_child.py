@@ -39,16 +39,14 @@ def test_it_is_kept_for_the_next_question_and_ends_with_its_owner(module: str) -
 
 def test_an_abort_is_reported_and_the_next_question_starts_another(module: str) -> None:
     with JsonChild(module) as child:
-        with pytest.raises(ChildDiedError, match=r"aborted \(SIGABRT\)") as died:
+        with pytest.raises(ChildDiedError, match=r"aborted \(SIGABRT\)"):
             child.ask({"die": 1})
-        assert not died.value.by_itself
         assert child.ask({"again": 1})["again"] == 1
 
 
 def test_one_that_exits_has_the_last_word(module: str) -> None:
-    with JsonChild(module) as child, pytest.raises(ChildDiedError, match="^ready to go$") as died:
+    with JsonChild(module) as child, pytest.raises(ChildDiedError, match="^ready to go$"):
         child.ask({"leave": 1})
-    assert died.value.by_itself
 
 
 def test_one_that_takes_too_long_is_ended(module: str) -> None:

@@ -80,7 +80,7 @@ def program(folder: Path, opened: list[PromptFiles], *, most: int = 10**8, slots
 
 
 def ended(engine: Engine, opened: list[PromptFiles]) -> None:
-    while engine.write_down():
+    while engine.prefixes.write_some():
         time.sleep(0.001)
     opened.pop().close(10.0)
 
@@ -114,7 +114,7 @@ def test_a_shared_beginning_is_written_once_and_a_longer_text_adds_what_is_new(
     engine = program(tmp_path, opened)
     for seed in (2, 3):
         asked(engine, np.concatenate([preamble, text(seed)]))
-        while engine.write_down():
+        while engine.prefixes.write_some():
             time.sleep(0.001)
     ended(engine, opened)
     assert len(states(tmp_path)) == 2 + 2, "two pieces and two ends"
@@ -402,7 +402,7 @@ def write_down(folder: Path, kind: str) -> None:
         engine.submit("r", PREAMBLE, replace(REQUEST, max_tokens=1), CHECKPOINTS)
         while not engine.idle:
             engine.step()
-        while engine.write_down():
+        while engine.prefixes.write_some():
             time.sleep(0.001)
         files.close(30.0)
 

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from edgespec.client.answer import Ended, Spans, StreamedRound
@@ -16,12 +16,13 @@ from edgespec.client.connection import LARGEST_ANSWER, Server, complaint
 from edgespec.core.stats import Counts
 from edgespec.core.values import Round
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError
+from edgespec.system.closing import Closing
 
 _T = TypeVar("_T")
 SILENCE_S = 300.0  # not even a ping: other servers send none while they read a prompt
 
 
-class AnswerStream(AbstractContextManager["AnswerStream"]):
+class AnswerStream(Closing):
     """One answer. Iterate it once, in one thread; `cancel` it from any; closing it cancels it too.
 
     After a cancellation iterating ends with `Ended("cancelled")`, with the figures as far as they are known.
@@ -48,9 +49,6 @@ class AnswerStream(AbstractContextManager["AnswerStream"]):
 
     def __next__(self) -> StreamedRound | Ended:
         return next(self._events)
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Cancels what has not ended. Only for the thread that iterates; others call `cancel`."""

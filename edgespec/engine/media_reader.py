@@ -26,6 +26,7 @@ from edgespec.core.attachment import LARGEST, Attachment
 from edgespec.core.media import cells
 from edgespec.errors import EngineError, GivenUpError, ModelUnsupportedError, SettingError
 from edgespec.llama.medium import Medium
+from edgespec.system.closing import Closing
 from edgespec.system.json_child import ChildDiedError, JsonChild
 from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, TOO_MUCH, LimitedChild, Limits
 
@@ -37,7 +38,7 @@ Tokens = NDArray[np.int32]
 Piece = Tokens | Medium
 
 
-class MediaReader:
+class MediaReader(Closing):
     """The projector of a target. Thread-safe; close it, or use it in a `with`."""
 
     def __init__(
@@ -66,15 +67,9 @@ class MediaReader:
         self.at_once = int(about["at_once"])  # cells of the largest picture that is evaluated at once
         self.buffers = int(about["buffers"])  # bytes of RAM that encoding takes, and nothing fills before
 
-    def __enter__(self) -> MediaReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Ends the children."""
-        self.encoder.__exit__()
+        self.encoder.close()
         if self.decoder:
             self.decoder.end()
 

@@ -36,12 +36,13 @@ from edgespec.pairs.check import check_lora, check_pair, check_placement, find_h
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
 from edgespec.protocol.media_marks import mixed
+from edgespec.system.closing import Closing
 from edgespec.system.other_programs import Others
 
 MOST_ROWS = 63  # in one evaluation of several sequences: from 64 on, flash attention takes another kernel
 
 
-class Pair:
+class Pair(Closing):
     """A target and, if there is one, its draft. Use it in a `with`, or close it.
 
     `generate` makes one text at a time; `stream` prepares one for an `Engine` with several. Raises
@@ -91,12 +92,6 @@ class Pair:
             self._opened = opened.pop_all()
         self._costs_checked = False
         self._second_look: SecondLook | None = None
-
-    def __enter__(self) -> Pair:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Saves what was learned of the pair, and frees models and caches."""

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 from edgespec.errors import GivenUpError, GrammarError
 from edgespec.grammar.grammar import NAMES, Grammar
+from edgespec.system.closing import Closing
 from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, LimitedChild, Limits
 
 CPU_S = 5.0  # for one grammar
@@ -26,7 +27,7 @@ LONGEST = 2**26  # bytes of a grammar in llguidance's format
 CHILDREN = 4
 
 
-class Trials:
+class Trials(Closing):
     """The children of one vocabulary. Thread-safe; close it, or use it in a `with`."""
 
     def __init__(
@@ -45,12 +46,6 @@ class Trials:
         for _ in range(CHILDREN):
             self._idle.put(None)  # one that may be started
         self._started: set[LimitedChild] = set()
-
-    def __enter__(self) -> Trials:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the children."""

@@ -30,6 +30,7 @@ from edgespec.llama.sequence import bytes_of
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec.pairs.adapters import Scales
 from edgespec.pairs.settings import whole
+from edgespec.system.closing import Closing
 
 __all__ = ["Context", "ContextSettings"]
 
@@ -37,7 +38,7 @@ __all__ = ["Context", "ContextSettings"]
 FIRST_ROWS = ("cogvlm",)
 
 
-class Context:
+class Context(Closing):
     """Evaluates tokens of one model. Logits it returns are views, valid until the next `score`.
 
     `first_s` is what the first two tokens took, with weights still to be read; for the other figures see
@@ -48,10 +49,14 @@ class Context:
         """Raises SettingError or ModelUnsupportedError with a reason instead of letting llama.cpp abort."""
         self.model = model
         self.settings = settings = with_attention(model, settings)
-        self.n_ctx, self.adapters, self.first_s = settings.n_ctx, Scales(), 0.0
-        self._handle: Any = new_context(model, settings)
-        self._cells = Cells(model, settings, self._handle)
-        self._evaluator = Evaluator(model, settings, self._handle, self._cells)
+        self.n_ctx, self.n_vocab, self.adapters, self.first_s = settings.n_ctx, model.n_vocab, Scales(), 0.0
+        self.batches = not model.has_recurrent_state  # else several sequences are evaluated in turn
+        alone = settings.n_seq == 1 or not model.window  # no other takes cells behind a window
+        # tokens that nobody wanted leave its memory again for nothing
+        self.fills = self.batches and alone and model.architecture not in FIRST_ROWS
+        self.handle: Any = new_context(model, settings)
+        self._cells = Cells(model, settings, self.handle)
+        self._evaluator = Evaluator(model, settings, self.handle, self._cells)
         self.parts, self.checkpoints = self._cells.parts, self._cells.checkpoints
         self.media: Mapping[int, Medium] = {}  # what may be among the tokens, by its first cell
         try:
@@ -60,17 +65,11 @@ class Context:
             self.close()
             raise
 
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Frees the caches."""
-        if self._handle:
-            C.llama_free(self._handle)
-            self._handle = None
+        if self.handle:
+            C.llama_free(self.handle)
+            self.handle = None
 
     def _probe(self) -> None:
         """Evaluates two tokens (a warm-up as well) and tries to remove the second."""
@@ -83,11 +82,6 @@ class Context:
         self.clear(0)
         self.first_s = self.seconds
         self._evaluator.reset()
-
-    @property
-    def handle(self) -> Any:
-        """The llama_context pointer."""
-        return self._handle
 
     @property
     def seconds(self) -> float:
@@ -109,11 +103,6 @@ class Context:
         """Returns the seconds that evaluations took longer because another number of threads was tried."""
         return self._evaluator.threads.tried
 
-    @property
-    def n_vocab(self) -> int:
-        """Vocabulary size of its rows."""
-        return self.model.n_vocab
-
     def keep_hidden(
         self, tap: Tap, width: int, *, switch: Switch | None = None, kept: int | None = None
     ) -> HiddenRows:
@@ -126,19 +115,6 @@ class Context:
         hidden = self._cells.hidden = HiddenRows(width, self.settings.n_seq, kept)
         return hidden
 
-    @property
-    def batches(self) -> bool:
-        """False if several sequences are evaluated one after another."""
-        return not self.model.has_recurrent_state
-
-    @property
-    def fills(self) -> bool:
-        """Returns whether tokens that nobody wanted leave its memory again for nothing."""
-        alone = (
-            len(self._cells.sequences) == 1 or not self.model.window
-        )  # no other takes cells behind a window
-        return alone and not self.model.has_recurrent_state and self.model.architecture not in FIRST_ROWS
-
     def adapt(self, scales: Scales) -> None:
         """Evaluates with the adapters in these scales from now on; what is held stays as it was read."""
         if scales != self.adapters:
@@ -148,7 +124,7 @@ class Context:
                 (C.llama_adapter_lora_p_ctypes * n)(*(loaded for _, loaded in self.model.adapters)),
                 (ctypes.c_float * n)(*scales),
             )
-            C.llama_set_adapters_lora(self._handle, pointers, n, factors)
+            C.llama_set_adapters_lora(self.handle, pointers, n, factors)
             self.adapters = scales
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
@@ -249,7 +225,7 @@ class Context:
         return left
 
     def _check(self, wants: Sequence[Want]) -> None:
-        if not self._handle:
+        if not self.handle:
             raise SettingError("this context has been closed: make a new one")
         rows, settings = 0, self.settings
         for want in wants:

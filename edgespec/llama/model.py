@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import llama_cpp as C
@@ -33,6 +32,7 @@ from edgespec.llama.log import complaints, last_complaint, listening, refuse_ful
 from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.metadata_override import MetadataOverride
 from edgespec.pairs.placement import Rule
+from edgespec.system.closing import Closing
 from edgespec_models.gguf.vocabulary import Vocabulary
 
 _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
@@ -42,7 +42,7 @@ LONG_TEXT = 1000  # bytes; longer texts are tokenized on a deep stack
 _TOKENISERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
 
-class Model:
+class Model(Closing):
     """A GGUF file, loaded. Close it, or use it in a `with`.
 
     Raises ModelFileError for a file that is missing or broken, ModelUnsupportedError for one that cannot
@@ -134,14 +134,6 @@ class Model:
                 "the file may be damaged (download it again) or too new for this version"
             )
         return [match[1] for line in lines if (match := _LAYER.match(line))]
-
-    def __enter__(self) -> Model:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Frees the weights. Close contexts of this model first."""

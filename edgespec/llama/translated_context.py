@@ -11,28 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Want
 from edgespec.llama.context import Context
-from edgespec.llama.model import Model
 from edgespec.llama.saved import Saved
-from edgespec.llama.settings import ContextSettings
 from edgespec.sampling.translated_sampler import SharedTokens
+from edgespec.system.closing import Closing
 from edgespec_models.gguf.translation import Translation
 
 _NOTHING = np.empty(0, np.int32)
 
 
-class TranslatedContext:
+class TranslatedContext(Closing):
     """The context of a draft, seen in the target's vocabulary. Closing it closes the draft's."""
+
+    parts = None  # it is saved as a whole
+    checkpoints = None  # it begins behind what it cannot go back to
 
     def __init__(self, context: Context, translation: Translation, n_vocab: int) -> None:
         """n_vocab: of the target, padding included."""
         self.own, self.n_vocab = context, n_vocab
+        self.model, self.settings, self.n_ctx = context.model, context.settings, context.n_ctx
+        self.first_s, self.batches, self.fills = context.first_s, context.batches, context.fills
         self.shared = SharedTokens(
             translation.to_draft, translation.to_target, n_target=n_vocab, n_draft=context.model.n_vocab
         )
@@ -40,31 +43,9 @@ class TranslatedContext:
         self._start = np.array([max(context.model.vocabulary.bos, 0)], np.int32)
         self._held: list[NDArray[np.int32]] = [_NOTHING] * context.settings.n_seq
 
-    def __enter__(self) -> TranslatedContext:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Frees the cache."""
         self.own.close()
-
-    @property
-    def model(self) -> Model:
-        return self.own.model
-
-    @property
-    def settings(self) -> ContextSettings:
-        return self.own.settings
-
-    @property
-    def n_ctx(self) -> int:
-        return self.own.n_ctx
-
-    @property
-    def handle(self) -> Any:
-        return self.own.handle
 
     @property
     def seconds(self) -> float:
@@ -81,26 +62,6 @@ class TranslatedContext:
     @property
     def tried(self) -> float:
         return self.own.tried
-
-    @property
-    def first_s(self) -> float:
-        return self.own.first_s
-
-    @property
-    def batches(self) -> bool:
-        return self.own.batches
-
-    @property
-    def fills(self) -> bool:
-        return self.own.fills
-
-    @property
-    def parts(self) -> None:
-        """None: it is saved as a whole."""
-
-    @property
-    def checkpoints(self) -> None:
-        """None: it begins behind what it cannot go back to."""
 
     def held(self, seq: int = 0) -> NDArray[np.int32]:
         """Returns the text that a sequence has read, without guesses: the target's tokens."""

@@ -16,7 +16,7 @@ belongs to its owner. Other attached programs learn when it ends, and why (Endpo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +28,7 @@ from edgespec.errors import EdgeSpecError, EndpointError
 from edgespec.local.private_engine import LOOK_AGAIN_S, PrivateEngine
 from edgespec.pairs.store import default_files, open_store
 from edgespec.system import config
+from edgespec.system.closing import Closing
 from edgespec_models import tiny
 from edgespec_models.shelf.store import EMBEDDED, StoreError
 
@@ -108,7 +109,7 @@ OnProgress = Callable[[Progress], None]
 
 
 @dataclass(slots=True)
-class Attached(AbstractContextManager["Attached"]):
+class Attached(Closing):
     """An engine that answers, and whose it is. Use it in a `with`, or close it."""
 
     client: Client
@@ -121,9 +122,6 @@ class Attached(AbstractContextManager["Attached"]):
     @property
     def model(self) -> str:
         return self.info.model
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Releases the engine; a private one ends."""

@@ -18,6 +18,7 @@ from edgespec.errors import (
     UnknownPlaceError,
 )
 from edgespec.llama.memory_question import Question
+from edgespec.system.closing import Closing
 from edgespec.system.json_child import JsonChild
 from edgespec_models.fit.need import Device, Need, Parts
 
@@ -27,18 +28,16 @@ _ERRORS = {
 }
 
 
-class MemoryOracle:
+class MemoryOracle(Closing):
     """Learns from llama.cpp what a model would take. Use it in a `with`: the child ends with it."""
 
     def __init__(self) -> None:
         self._child = JsonChild("edgespec.llama.memory_child")
         self._known: dict[Question, Need] = {}
 
-    def __enter__(self) -> MemoryOracle:
-        return self
-
-    def __exit__(self, *fault: object) -> None:
-        self._child.__exit__(*fault)
+    def close(self) -> None:
+        """Ends the child."""
+        self._child.close()
 
     def need(self, question: Question) -> Need:
         """Returns what the model would take.

@@ -109,7 +109,7 @@ class Embeddings:
         """Ends the child, and with it a question that is being answered; another one would start it again."""
         child, self._child = self._child, None
         if child:
-            child.__exit__()
+            child.close()
 
 
 class Reranker(Embeddings):

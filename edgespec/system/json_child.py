@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import EngineDiedError
+from edgespec.system.closing import Closing
 from edgespec.system.isolate import cause_of_death, kills_for_memory
 
 LONGEST_S = 600.0  # loading a model from a slow disk may take minutes
@@ -26,12 +27,8 @@ LAST_S = 5.0  # between a child's last output and its end
 class ChildDiedError(EngineDiedError):
     """The child ended before it answered, or was ended because it took too long."""
 
-    def __init__(self, sentence: str, *, by_itself: bool) -> None:
-        super().__init__(sentence)
-        self.by_itself = by_itself  # it exited; no signal ended it, nor we
 
-
-class JsonChild:
+class JsonChild(Closing):
     """`python -m MODULE`, started at the first question. Use it in a `with`: the child ends with it."""
 
     def __init__(self, module: str, *, longest_s: float = LONGEST_S) -> None:
@@ -41,10 +38,8 @@ class JsonChild:
         self._child: subprocess.Popen[bytes] | None = None
         self._kills_before: int | None = None
 
-    def __enter__(self) -> JsonChild:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """Ends the child."""
         if self._child:
             self._child.kill()
             self._child.communicate()
@@ -86,12 +81,12 @@ class JsonChild:
             child.kill()
             child.communicate()
         if overran:
-            return ChildDiedError(f"it did not finish in {self._longest_s:.0f} seconds", by_itself=False)
+            return ChildDiedError(f"it did not finish in {self._longest_s:.0f} seconds")
         noise = self._noise.read_text(encoding="utf-8", errors="replace")
         if cause := cause_of_death(child.returncode, noise, self._kills_before):
-            return ChildDiedError(cause, by_itself=False)
+            return ChildDiedError(cause)
         last = (noise.strip().splitlines() or [f"it ended with exit code {child.returncode}"])[-1]
-        return ChildDiedError(last, by_itself=True)
+        return ChildDiedError(last)
 
     def _started(self) -> subprocess.Popen[bytes]:
         self._kills_before = kills_for_memory()

@@ -85,7 +85,7 @@ class ChatApp(GuardedApp):
         known: the keys and themes that a settings file may name; without it they are not checked.
         """
         super().__init__(typed)
-        self.settings, self._look_after_s = settings or Settings(), look_after_s
+        self.settings = settings or Settings()
         self._notices = notices if notices is not None else []
         self._sessions = sessions or Sessions(None, on_notice=self._notices.append)
         self._shelf = shelf or Shelf(open_store())
@@ -106,7 +106,7 @@ class ChatApp(GuardedApp):
         self._began = False  # there has been an input that has the keyboard
         self._known = known
         self._asked_for = ""  # the server whose models were listed because it has several
-        self.offers = Offers(self._shelf, self.chat)
+        self.offers = Offers(self._shelf, self.chat, after_s=look_after_s)
         self.set_keymap(dict(self.settings.keys))
 
     def on_load(self) -> None:
@@ -142,7 +142,7 @@ class ChatApp(GuardedApp):
                 self.action_models()
             if note_of(info) and not self.offers.looked:
                 self.offers.looked = True
-                self.run_worker(self.offers.look(self._look_after_s), group="look")
+                self.run_worker(self.offers.look(), group="look")
         self.chat.engine_changed()
 
     def _keep(self) -> None:

@@ -4,7 +4,7 @@ import ctypes
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import llama_cpp as C
 import numpy as np
@@ -20,6 +20,7 @@ from edgespec.llama.model import Model
 from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings
 from edgespec.llama.thread_count import Threads
+from edgespec.system.closing import Closing
 from edgespec_models.gguf.heads import Head
 
 NO_CELLS = 1  # code of llama_decode
@@ -39,13 +40,18 @@ class Held:
         return len(self.tokens) // 4
 
 
-class HeadCache:
+class HeadCache(Closing):
     """The sequences of a head's context, with a `Context`'s counters. Close it before the target's."""
+
+    batches = True
+    fills = False  # it reads what the target has made, and nothing else
+    parts = None  # it is saved as a whole
+    checkpoints = None  # it begins behind what it cannot go back to
 
     def __init__(self, model: Model, target: Context, settings: ContextSettings, head: Head) -> None:
         settings = as_target(model, settings, target.settings)
         self.model, self.settings, self.kind = model, settings, head.kind
-        self.n_ctx = settings.n_ctx
+        self.n_ctx, self.n_vocab = settings.n_ctx, model.n_vocab
         self.seconds, self.calls, self.evaluated, self.first_s = 0.0, 0, 0, 0.0
         self._target = target
         self._handle: Any = new_head_context(model, settings, head, target.handle)
@@ -53,40 +59,11 @@ class HeadCache:
         self._memory: Any = C.llama_get_memory(self._handle)
         self._held = [Held() for _ in range(settings.n_seq)]
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """Frees the cache."""
         if self._handle:
             C.llama_free(self._handle)
             self._handle = None
-
-    @property
-    def n_vocab(self) -> int:
-        """Vocabulary size of its rows."""
-        return self.model.n_vocab
-
-    @property
-    def batches(self) -> bool:
-        """True: several sequences are evaluated together."""
-        return True
-
-    @property
-    def fills(self) -> bool:
-        """False: it reads what the target has made, and nothing else."""
-        return False
-
-    @property
-    def parts(self) -> None:
-        """None: it is saved as a whole."""
-
-    @property
-    def checkpoints(self) -> None:
-        """None: it begins behind what it cannot go back to."""
 
     def score(self, wants: Sequence[Want]) -> list[Rows]:
         """Returns for each want float32 (1, n_vocab): the head's logits after its tokens + tail.

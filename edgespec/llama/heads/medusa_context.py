@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import llama_cpp as C
 import numpy as np
@@ -27,13 +27,14 @@ from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.heads.taps import tap_outputs
 from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings
+from edgespec.system.closing import Closing
 from edgespec_models.gguf.header import read_file
 
 KEPT = 64  # rows: as many as one evaluation has
 Floats = NDArray[np.float32]
 
 
-class MedusaModel:
+class MedusaModel(Closing):
     """The weights, with a model's interface."""
 
     metadata: Mapping[str, str] = {}
@@ -62,12 +63,6 @@ class MedusaModel:
         self.output: Floats = weights("output.weight", np.float32)
         every = slice(len(self.output))
         self.tokens: NDArray[np.int64] | slice = weights("d2t", np.int64) if "d2t" in tensors else every
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Has nothing to free."""

@@ -15,18 +15,19 @@ LOOK_AFTER_S = 1.0  # an engine is ready, and nobody has been kept waiting
 class Offers:
     """best: of the catalogue, for this machine. found: of another program, here."""
 
-    def __init__(self, shelf: Shelf, chat: ChatScreen) -> None:
-        self._shelf, self._chat = shelf, chat
+    def __init__(self, shelf: Shelf, chat: ChatScreen, *, after_s: float = LOOK_AFTER_S) -> None:
+        """after_s: how long an engine is ready before it looks."""
+        self._shelf, self._chat, self._after_s = shelf, chat, after_s
         self.best: Recommended | None = None
         self.found: Found | None = None
         self.looked = False
 
-    async def look(self, after_s: float) -> None:
-        """Looks for both, so long after nobody is kept waiting any more, and shows what there is."""
+    async def look(self) -> None:
+        """Looks for both, once it keeps nobody waiting, and shows what there is."""
         chat = self._chat
         while not chat.is_whole:
             await asyncio.sleep(LOOK_AGAIN_S)
-        await asyncio.sleep(after_s)
+        await asyncio.sleep(self._after_s)
         self.best = await in_thread(self._shelf.recommended)
         if self.best is not None and chat.is_whole:
             chat.query_one(Welcome).recommend(self.best.sentence)
