@@ -198,9 +198,11 @@ class Bench:
     noise: float = 0.03
     seed: int = 0
     experience: Experience = field(default_factory=Experience)
+    timed: type[Timed] = Timed
+    machines: Mapping[str, Mapping[int, float]] = field(default_factory=lambda: MACHINES)
 
     def __post_init__(self) -> None:
-        points = {n: ms / 1000 for n, ms in MACHINES[self.machine].items()}
+        points = {n: ms / 1000 for n, ms in self.machines[self.machine].items()}
         self.one = points[1]
         step = self.one * DRAFT_STEP
         reading = {1: step, 2: step * DRAFT_MORE, 64: self.one * DRAFT_READ * 64 * DRAFT_STEP}
@@ -224,7 +226,7 @@ class Bench:
         clock, known = Clock(), self.experience
         self.seed += 1
         target, draft = (
-            Timed(clock, table.seconds, self.noise, self.seed * 2 + i)
+            self.timed(clock, table.seconds, self.noise, self.seed * 2 + i)
             for i, table in enumerate((self.true.target, self.true.draft))
         )
         sampler = Positioned(stream)

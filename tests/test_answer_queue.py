@@ -23,7 +23,6 @@ from edgespec.errors import EndpointError, EngineDiedError
 from edgespec.local.attach import OnProgress, Progress
 from edgespec.memory.recommended import recommended
 from edgespec_models.shelf.store import Store
-from edgespec_tui import app as app_module
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.screens import answer_queue, conversation_screen
@@ -521,12 +520,13 @@ async def test_a_deletion_is_undone_after_the_list_was_left(tmp_path: Path) -> N
 async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.2)
     best = recommended(16 * 10**9, 500 * 10**9, 4)
     assert best is not None
     shelf, pulled = Shelf(Store(tmp_path), recommended=lambda: best), list[str]()
     monkeypatch.setattr(shelf, "begin_pull", pulled.append)
-    async with driven(ChatApp(FakeEndpoint(info=replace(FAKE, embedded=True)), shelf=shelf)) as it:
+    async with driven(
+        ChatApp(FakeEndpoint(info=replace(FAKE, embedded=True)), shelf=shelf, look_after_s=0.2)
+    ) as it:
         await it.until(lambda: f"Alt+P   {best.sentence[:20]}" in it.text())
         await it.pilot.press("alt+p")
         await it.notified("is being pulled")

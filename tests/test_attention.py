@@ -52,8 +52,8 @@ def model(tmp_path: Path) -> Any:
         yield model
 
 
-def resolved(model: Model, **wanted: Any) -> ContextSettings:
-    return with_attention(model, ContextSettings(**{"n_ctx": 512, **wanted}))
+def resolved(model: Model, room: int | None = None, **wanted: Any) -> ContextSettings:
+    return with_attention(model, ContextSettings(**{"n_ctx": 512, **wanted}), room)
 
 
 def measured(monkeypatch: pytest.MonkeyPatch, found: Attention | None) -> None:
@@ -107,11 +107,10 @@ def test_scores_that_do_not_fit_ask_for_smaller_chunks_and_then_for_flash_attent
 ) -> None:
     measured(monkeypatch, WIDE)
     assert resolved(model).chunk == CHUNK
-    monkeypatch.setattr(attention, "score_room", lambda: score_bytes(4, 512, 64))
-    assert resolved(model) == resolved(model, chunk=64, flash_attention=False)
-    monkeypatch.setattr(attention, "score_room", lambda: score_bytes(4, 512, 64) - 1)
-    assert resolved(model).flash_attention is True and resolved(model).chunk == 512
-    assert resolved(model, flash_attention=False).flash_attention is False, "somebody asked for it"
+    room = score_bytes(4, 512, 64)
+    assert resolved(model, room) == resolved(model, room, chunk=64, flash_attention=False)
+    assert resolved(model, room - 1).flash_attention is True and resolved(model, room - 1).chunk == 512
+    assert resolved(model, room - 1, flash_attention=False).flash_attention is False, "somebody asked for it"
 
 
 def test_the_timing_is_kept_and_made_again_after_a_week_or_if_it_is_damaged(
@@ -126,21 +125,21 @@ def test_the_timing_is_kept_and_made_again_after_a_week_or_if_it_is_damaged(
 
     monkeypatch.setattr(attention, "time_attention", timed)
     header = read_file(model.path)
-    attention._timed.cache_clear()
+    attention.attention_timed.cache_clear()
     assert attention_of(header) == attention_of(header) == WIDE and made == [Shape(32, 32, 4, 2)]
     (file,) = (tmp_path / "attention").iterdir()
     for damage in ("{", "[]", json.dumps({"format": 1, "flash": [[1, 2, "x"]], "plain": []})):
         file.write_text(damage)
-        attention._timed.cache_clear()
+        attention.attention_timed.cache_clear()
         assert attention_of(header) == WIDE
     assert len(made) == 4
     old = file.stat().st_mtime - WEEK - 1
     os.utime(file, (old, old))
-    attention._timed.cache_clear()
+    attention.attention_timed.cache_clear()
     assert attention_of(header) == WIDE and len(made) == 5
     file.unlink()
     assert attention_of(header) == WIDE and len(made) == 5, "this process knows it"
-    attention._timed.cache_clear()  # it is none of this machine
+    attention.attention_timed.cache_clear()  # it is none of this machine
 
 
 def test_attention_is_really_timed_both_ways() -> None:

@@ -6,7 +6,6 @@ import re
 import tomllib
 from pathlib import Path
 
-from edgespec.sampling.settings import NUMBERS
 from edgespec_tui.key_bindings import bindings, known_to_app
 from edgespec_tui.settings.settings import read
 from edgespec_tui.widgets.slash_commands import COMMANDS
@@ -39,4 +38,3 @@ def test_the_settings_that_it_shows_hold_and_none_is_missing(tmp_path: Path) -> 
     settings, complaints = read(path, known=known_to_app())
     assert complaints == () and settings.keys
     assert set(tomllib.loads(example[1])) == {"chat", "sampling", "speculation", "screen", "tools", "keys"}
-    assert all(name in example[1] for name in NUMBERS)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny_gguf
+from faulty_decode import decodes_by
 from numpy.typing import NDArray
 
 import edgespec.llama.model
@@ -354,7 +355,7 @@ def test_what_is_evaluated_together_is_asked_for_where_only_first_rows_come(
         return int(real(handle, batch))
 
     with Context(plain, settings(n_seq=2, n_rows=8, chunk=32)) as context:
-        monkeypatch.setattr(module.C, "llama_decode", counting)
+        decodes_by(monkeypatch, counting)
         for tail in ((), (3, 4, 5), (3, 9)):
             wants = [Want(text, tail, len(tail) + 1, seq) for seq, text in enumerate(texts)]
             rows = [found.copy() for found in context.score(wants)]
@@ -411,7 +412,7 @@ def test_more_than_a_small_cache_holds_is_refused_and_not_evaluated_at_once(
         assert batch.n_tokens <= module.C.llama_n_batch(handle), "llama.cpp would end the process"
         return int(real(handle, batch))
 
-    monkeypatch.setattr(module.C, "llama_decode", watched)
+    decodes_by(monkeypatch, watched)
     texts = [some_tokens(np.random.default_rng(s), 128) for s in range(4)]
     with Context(plain, settings(n_ctx=256, cells=256, n_seq=4, n_rows=4)) as context:
         with pytest.raises(NoRoomError):
@@ -518,7 +519,7 @@ def test_the_record_stays_true_after_a_failure(
             Want(tokens[:20], (1,), 2),  # back
         ):
             with monkeypatch.context() as patch:
-                patch.setattr(module.C, "llama_decode", failing)
+                decodes_by(patch, failing)
                 with pytest.raises(error) as caught:
                     context.score([want])
             assert "\n" not in str(caught.value)
@@ -543,7 +544,7 @@ def test_an_interrupt_in_the_middle_leaves_no_cells_that_nobody_knows_of(
     with Context(model, settings(n_rows=4)) as context:
         context.score([Want(tokens[:20])])
         with monkeypatch.context() as patch:
-            patch.setattr(module.C, "llama_decode", interrupted)
+            decodes_by(patch, interrupted)
             with pytest.raises(KeyboardInterrupt):
                 context.score([Want(tokens[:20], (1, 2), 3)])
         assert furthest(context.score([Want(tokens)])[0][0], fresh(model, tokens)) < MARGIN
@@ -569,7 +570,7 @@ def test_a_failure_in_the_second_chunk_keeps_the_first(plain: Model, monkeypatch
 
     with Context(plain, settings(chunk=32)) as context:
         with monkeypatch.context() as patch:
-            patch.setattr(module.C, "llama_decode", failing)
+            decodes_by(patch, failing)
             with pytest.raises(NoRoomError, match="--ctx"):
                 context.score([Want(tokens)])
         assert np.array_equal(context.held(), tokens[:32])
@@ -595,7 +596,7 @@ def test_a_failure_quotes_what_was_stated_of_it_and_no_news(
 
     with Context(plain, settings()) as context:
         edgespec.llama.log.keep_log(4, b"an older failure\n", None)
-        monkeypatch.setattr(module.C, "llama_decode", failing)
+        decodes_by(monkeypatch, failing)
         with pytest.raises(FatalDecodeError, match=f"code -3 on 3 tokens: {quoted}$"):
             context.score([Want(np.arange(3, dtype=np.int32))])
 
@@ -607,7 +608,7 @@ def test_one_sequences_failure_leaves_the_others_true(plain: Model, monkeypatch:
         context.score([Want(tokens, seq=i) for i, tokens in enumerate(texts)])
         longer = [np.concatenate([tokens, some_tokens(rng, 5)]) for tokens in texts]
         with monkeypatch.context() as patch:
-            patch.setattr(module.C, "llama_decode", lambda *_: -3)
+            decodes_by(patch, lambda *_: -3)
             with pytest.raises(FatalDecodeError):
                 context.score([Want(tokens, seq=i) for i, tokens in enumerate(longer)])
         answers = context.score([Want(tokens, seq=i) for i, tokens in enumerate(longer)])
@@ -623,7 +624,7 @@ def test_the_property_fails_where_a_fatal_failure_is_taken_for_success(
     with Context(plain, settings(n_rows=4)) as context:
         context.score([Want(tokens[:20])])
         with monkeypatch.context() as patch:
-            patch.setattr(module.C, "llama_decode", lambda *_: -3)
+            decodes_by(patch, lambda *_: -3)
             patch.setattr(Context, "_resync", lambda *_: None)
             with pytest.raises(FatalDecodeError):
                 context.score([Want(tokens[:30])])
@@ -885,7 +886,7 @@ def test_snapshots_are_used_up_by_a_restored_checkpoint(
                 [Want(tokens[:11], tuple(range(330, 342)), 13)]
             )  # checkpoint at 10, past the snapshots
             with monkeypatch.context() as patch:
-                patch.setattr("edgespec.llama.context.C.llama_decode", lambda *_: 1)
+                decodes_by(patch, lambda *_: 1)
                 with pytest.raises(NoRoomError):
                     context.score([Want(tokens[:12])])  # restored, and nothing evaluated
             held = tokens[:8]

@@ -12,7 +12,6 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-import streams
 from numpy.typing import NDArray
 from streams import LONG, MACHINES, Bench, Played, Stream, Timed, stream
 
@@ -144,10 +143,10 @@ def test_a_short_text_pays_next_to_nothing_to_learn_that_a_dear_draft_is_bad(tol
     )  # one of them is right by chance, and is tried
 
 
-def test_nothing_is_read_or_guessed_where_no_draft_can_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_read_or_guessed_where_no_draft_can_pay() -> None:
     """Even if all of it is accepted."""
-    monkeypatch.setattr(streams, "MACHINES", {"no draft": {1: 20, 2: 45, 4: 90, 8: 180, 16: 360, 48: 1080}})
-    bench = Bench("no draft")
+    dear = {1: 20, 2: 45, 4: 90, 8: 180, 16: 360, 48: 1080}
+    bench = Bench("no draft", machines={"no draft": dear})
     played = bench.play(stream(1.0, 0), n_prompt=100, n_tokens=400)
     assert played.draft_evaluated == 0
 
@@ -229,11 +228,10 @@ def test_a_draft_that_has_turned_bad_is_not_tried_for_all_that_it_had_won(machin
 
 
 @TOLD
-def test_what_the_cheapest_try_costs_is_saved_up_for(told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_cheapest_try_costs_is_saved_up_for(told: bool) -> None:
     """Where no draft of fewer than seven can pay, and seven that fail lose more than may be lost at first."""
     dear = {1: 23, 2: 60, 3: 76, 4: 90, 6: 133, 8: 96, 12: 126, 16: 157, 24: 230, 48: 460}
-    monkeypatch.setattr(streams, "MACHINES", {**MACHINES, "seven or none": dear})
-    bench = Bench("seven or none")
+    bench = Bench("seven or none", machines={"seven or none": dear})
     texts = [stream(0.985, i, told=told) for i in range(3)]
     *_, last = [bench.play(text).seconds for text in texts]
     assert bench.plain() / last > 1.35
@@ -255,11 +253,10 @@ class Pausing(Timed):
         return rows
 
 
-def test_pauses_of_the_machine_do_not_shut_out_a_good_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_of_the_machine_do_not_shut_out_a_good_draft() -> None:
     """Two long drafts that failed in such moments cost it 700 tokens of plain decoding."""
-    monkeypatch.setattr(streams, "Timed", Pausing)
     for seed in range(8):
-        bench = Bench("uneven", noise=0.05, seed=1000 * seed)
+        bench = Bench("uneven", noise=0.05, seed=1000 * seed, timed=Pausing)
         texts = [stream(0.985, 10 * seed + i, told=False) for i in range(4)]
         Pausing.paused = 0.0
         ours = sum(bench.play(text, n_tokens=96).seconds for text in texts) - Pausing.paused
@@ -437,14 +434,11 @@ class Forgetful(Timed):
 @pytest.mark.slow
 @pytest.mark.sample(1)
 @EVERYWHERE
-def test_what_a_recurrent_target_evaluates_again_is_charged_to_the_draft(
-    machine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_recurrent_target_evaluates_again_is_charged_to_the_draft(machine: str) -> None:
     """It was taken for a prompt and not counted at all: a draft that was never right made such a target
     less than half as fast, for ever."""
-    monkeypatch.setattr(streams, "Timed", Forgetful)
     for quality in QUALITIES.values():
-        bench = Bench(machine)
+        bench = Bench(machine, timed=Forgetful)
         speeds = [speed(bench, bench.play(stream(quality, i, told=False))) for i in range(3)]
         fixed = [
             speed(bench, bench.play(stream(quality, i, told=False), FixedLength(k)))

@@ -90,17 +90,15 @@ def test_the_kernels_lists_are_read(tmp_path: Path, text: str, cpus: set[int]) -
 )
 def test_the_quota_of_a_container_is_read(tmp_path: Path, files: dict[str, str], quota: float | None) -> None:
     machine(tmp_path, [], **files)
-    assert cores._cgroup_quota(tmp_path) == quota
+    assert cores.cgroup_quota(tmp_path) == quota
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="affinity and quotas are Linux's")
-@pytest.mark.parametrize(("quota", "wanted"), [(None, 6), (2.9, 2), (0.5, 1), (40.0, 6)])
-def test_a_quota_bounds_the_threads_and_one_is_the_least(
-    monkeypatch: pytest.MonkeyPatch, quota: float | None, wanted: int
-) -> None:
-    monkeypatch.setattr(cores, "linux_cores", lambda allowed: 6)
-    monkeypatch.setattr(cores, "_cgroup_quota", lambda: quota)
-    assert cores.performance_cores() == wanted
+@pytest.mark.parametrize(("quota", "most"), [("max", 512), ("190000", 1), ("50000", 1), ("4000000", 40)])
+def test_a_quota_bounds_the_threads_and_one_is_the_least(tmp_path: Path, quota: str, most: int) -> None:
+    machine(tmp_path, [], **{"cpu.max": f"{quota} 100000"})
+    here = cores.linux_cores(os.sched_getaffinity(0))
+    assert cores.performance_cores(tmp_path) == min(here, most)
 
 
 @pytest.mark.parametrize(("fast", "wanted"), [(4, 4), (0, 8)])

@@ -60,7 +60,8 @@ def drafter_named(name: str, s: Sampling, n_vocab: int, n_ctx: int = 512) -> Dra
     model = DraftModel(
         Remembering(s, n_vocab), n_ctx=n_ctx, n_vocab=n_vocab, odds=proportional(0.0, 1.0), places=places
     )
-    free = [one.of(earlier(n_vocab)) if isinstance(one, History) else one for one in free_guessers(n_vocab)]
+    made = free_guessers(n_vocab, lambda token: b"\n    ")  # to who guesses from text, something to go by
+    free = [one.of(earlier(n_vocab)) if isinstance(one, History) else one for one in made]
     for i, one in enumerate(free):
         one.odds = Odds((max(0.6, 0.7 - 0.05 * i),) * BINS)
     if name == "all":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import functools
 import re
@@ -123,7 +122,7 @@ def test_a_cache_folder_that_cannot_be_written_is_not_called_full(
 
 
 def test_a_reader_of_the_demo_that_has_gone_ends_it_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """`demo --plain | head -1` wrote a traceback for each line that nobody read, and raced to the end."""
     said: list[str] = []
@@ -139,10 +138,8 @@ def test_a_reader_of_the_demo_that_has_gone_ends_it_without_a_word(
             raise BrokenPipeError
         said.append(sentence)
 
-    monkeypatch.setattr(demo_app, "_say", say)
-    monkeypatch.setattr(demo, "Preparation", lambda tell: Later(tell, FAST))
     with pytest.raises(BrokenPipeError):
-        demo_app.show(argparse.Namespace(plain=True, seconds=5.0))
+        asyncio.run(demo_app.in_lines(5.0, prepare=lambda tell: Later(tell, FAST), say=say))
     assert said == [demo.ABOUT_LINES] and capsys.readouterr().err == ""
 
 
@@ -299,10 +296,9 @@ async def test_in_a_chat_a_key_shows_the_demo_and_leaving_it_leaves_the_chat_as_
 
 
 def test_without_a_terminal_the_demo_says_in_lines_what_it_shows(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(demo, "Preparation", lambda tell: Ready(tell, FAST))
-    assert demo_app.show(argparse.Namespace(plain=True, seconds=0.05)) == 0
+    asyncio.run(demo_app.in_lines(0.05, prepare=lambda tell: Ready(tell, FAST)))
     out = capsys.readouterr().out
     assert "Making a pair ..." in out and "as slow as a model of 0.6B" in out
     assert re.search(r"Plain decoding: 0\.\d s, \d+ tokens, .* tok/s; With speculation, 50% accepted: ", out)
@@ -310,14 +306,18 @@ def test_without_a_terminal_the_demo_says_in_lines_what_it_shows(
 
 
 def test_on_a_busy_machine_the_lines_say_so_before_and_after_and_end_in_time(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """184 s, then "too few tokens", without a word on what kept the machine busy."""
-    monkeypatch.setattr(demo, "Preparation", lambda tell: Ready(tell, SLOW))
-    monkeypatch.setattr(Others, "cores", lambda self: 1.5)
-    monkeypatch.setattr(demo_app, "FIRST_LOOK_S", 0.0)
-    monkeypatch.setattr(demo_app, "READING_S", 0.1)
-    assert demo_app.show(argparse.Namespace(plain=True, seconds=0.1)) == 0
+
+    class Busy(Others):
+        def cores(self) -> float:
+            return 1.5
+
+    shown = demo_app.in_lines(
+        0.1, prepare=lambda tell: Ready(tell, SLOW), others=Busy(), first_look_s=0, reading_s=0.1
+    )
+    asyncio.run(shown)
     out = capsys.readouterr().out
     assert "Other programs keep 1.5 cores busy" in out and "0 s at most" in out
     assert "Too few tokens to measure" in out or "Nothing was guessed" in out

@@ -119,7 +119,9 @@ def test_a_machine_without_memory_is_no_full_card() -> None:
 
 
 def test_other_faults_are_no_lack_of_memory() -> None:
-    model.refuse_full_device(["error loading model: invalid magic"], "a.gguf")
+    line = "error loading model: invalid magic"
+    model.refuse_full_device([line], "a.gguf")  # raises nothing
+    assert not isolate.card_was_full(-signal.SIGABRT, line)
 
 
 def lying_on(**layers: int) -> Model:

@@ -163,18 +163,18 @@ def test_lookup_follows_edits_like_a_lookup_made_anew() -> None:
         made = kept.offer(tokens(*text), 6)
         matched = longest_repeat(text)
         assert bool(made.tokens) == (matched >= MIN_MATCH)
-        assert kept._automaton.tokens == text and kept._automaton.match[0] == matched
+        assert kept.automaton.tokens == text and kept.automaton.match[0] == matched
 
 
 def test_lookup_appends_what_is_new_and_does_not_begin_again() -> None:
     """O(1) a token: the automaton that grows is one and the same."""
     lookup = SuffixLookup()
     lookup.sync(tokens(1, 2, 3))
-    before = lookup._automaton
+    before = lookup.automaton
     lookup.sync(tokens(1, 2, 3, 4))
-    assert lookup._automaton is before
+    assert lookup.automaton is before
     lookup.sync(tokens(1, 9, 3, 4))
-    assert lookup._automaton is not before
+    assert lookup.automaton is not before
 
 
 def test_lookup_does_not_keep_a_view_of_the_callers_tokens() -> None:
@@ -183,7 +183,7 @@ def test_lookup_does_not_keep_a_view_of_the_callers_tokens() -> None:
     assert lookup.offer(held, 4).tokens[0] == 3
     held[:] = 7
     lookup.sync(held)
-    assert lookup._automaton.tokens == [7] * 5
+    assert lookup.automaton.tokens == [7] * 5
 
 
 # --- recycling

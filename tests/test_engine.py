@@ -21,7 +21,7 @@ from gguf import GGUFReader, GGUFWriter
 from numpy.typing import NDArray
 from real.embedded import LOGITS_DIFFER_AT_MOST, complaint
 from same_bytes import byte_identical
-from wrong_rules import accept_always, flipped, without_residual
+from wrong_rules import accept_always, flipped, judged_by, without_residual
 
 from edgespec.commands.verify import goodness
 from edgespec.commands.verify.equality import Output, difference, output
@@ -227,7 +227,7 @@ def test_auto_lets_all_guess(plain: Pair) -> None:
 def test_equality_fails_under_a_wrong_rule(
     plain: Pair, monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Verdict]
 ) -> None:
-    monkeypatch.setattr(stream_maker, "verify_block", wrong)
+    judged_by(monkeypatch, wrong)
     requests = [(some_prompt(0), Request(GREEDY, N_TOKENS, drafter="model", draft_length=4))]
     [found] = differences(plain, requests)
     assert found and not found.explained
@@ -323,7 +323,7 @@ def test_the_first_tokens_have_the_targets_distribution_on_a_hybrid_model(pairs:
 def test_the_distribution_test_fails_under_a_wrong_rule(
     pairs: dict[str, Pair], monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Verdict]
 ) -> None:
-    monkeypatch.setattr(stream_maker, "verify_block", wrong)
+    judged_by(monkeypatch, wrong)
     assert p_value(pairs["far"], sampled) < FALSE_ALARM / 1000
 
 

@@ -211,18 +211,19 @@ def as_event(told: object) -> bytes:
 def test_an_answer_always_ends(told: list[object]) -> None:
     """The thread that read it ended, and the chat waited for ever."""
 
-    async def ends(url: str) -> None:
+    async def ends(url: str) -> bool:
         endpoint = AttachedEndpoint(connecting(url, None))
         await endpoint.start()
         try:
             async with asyncio.timeout(20):
                 async for _ in endpoint.answer([Message("user", "Hello?")], AnswerOptions()):
                     pass
-        except EdgeSpecError:
-            pass
+        except EdgeSpecError as error:
+            return "\n" not in str(error)
+        return True
 
     with server(b"".join(map(as_event, told)) + end()) as (client, _):
-        asyncio.run(ends(client.where))
+        assert asyncio.run(ends(client.where))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from edgespec.pairs import found as search
 from edgespec.pairs.found import Found, best, best_found
 from edgespec_models.shelf.catalogue import catalogue
 from edgespec_models.shelf.store import InstalledModel, Store
-from edgespec_tui import app as app_module
 from edgespec_tui.app import ChatApp
 from edgespec_tui.screens.model_shelf import Shelf, offered
 
@@ -87,10 +86,7 @@ def test_a_search_that_takes_too_long_is_ended() -> None:
 
 
 @on_a_loop
-async def test_a_found_pair_is_offered_and_one_key_takes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
+async def test_a_found_pair_is_offered_and_one_key_takes_it(tmp_path: Path) -> None:
     big, small = written(tmp_path / "big-Q8_0.gguf", 128), written(tmp_path / "small-Q8_0.gguf", 32)
     sizes = [file.stat().st_size for file in (big, small)]
     found = Found(
@@ -104,7 +100,7 @@ async def test_a_found_pair_is_offered_and_one_key_takes_it(
         return found
 
     store, endpoint = Store(tmp_path / "models"), FakeEndpoint(info=FAKE_EMBEDDED)
-    async with driven(ChatApp(endpoint, shelf=Shelf(store, look=look))) as it:
+    async with driven(ChatApp(endpoint, shelf=Shelf(store, look=look), look_after_s=0)) as it:
         await it.pilot.press("alt+u")
         await it.notified("No model of another program")
         assert "Already here" not in it.text(), "the search goes on, and the screen is there"
@@ -117,15 +113,12 @@ async def test_a_found_pair_is_offered_and_one_key_takes_it(
 
 
 @on_a_loop
-async def test_a_found_model_that_has_gone_closes_no_engine_and_is_no_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_found_model_that_has_gone_closes_no_engine_and_is_no_default(tmp_path: Path) -> None:
     """Alt+U closed the engine that worked and made the lost file the default: the next chat did not start."""
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
     gone = InstalledModel((str(tmp_path / "gone-Q8_0.gguf"),), 1000)
     found = Found("LM Studio", "pub/gone-Q8_0.gguf", gone, "", None)
     store, endpoint = Store(tmp_path / "models"), FakeEndpoint(info=FAKE_EMBEDDED)
-    async with driven(ChatApp(endpoint, shelf=Shelf(store, look=lambda memory: found))) as it:
+    async with driven(ChatApp(endpoint, shelf=Shelf(store, look=lambda memory: found), look_after_s=0)) as it:
         await it.until(lambda: "Already here: gone-Q8_0.gguf" in it.text())
         await it.pilot.press("alt+u")
         await it.notified("gone-Q8_0.gguf is gone since it was found here")
@@ -134,18 +127,15 @@ async def test_a_found_model_that_has_gone_closes_no_engine_and_is_no_default(
 
 
 @on_a_loop
-async def test_who_asks_before_a_model_was_found_is_offered_it_as_well(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_asks_before_a_model_was_found_is_offered_it_as_well(tmp_path: Path) -> None:
     """The welcome alone named it, and gives place to the first question."""
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
     may, found = threading.Event(), model("8b-Q4_K_M.gguf", 5)
 
     def look(memory: int) -> Found | None:
         return found if may.wait(20) else None
 
     async with driven(
-        ChatApp(FakeEndpoint(info=FAKE_EMBEDDED), shelf=Shelf(Store(tmp_path), look=look))
+        ChatApp(FakeEndpoint(info=FAKE_EMBEDDED), shelf=Shelf(Store(tmp_path), look=look), look_after_s=0)
     ) as it:
         await it.ask("hello")
         may.set()
@@ -157,20 +147,17 @@ async def test_who_asks_before_a_model_was_found_is_offered_it_as_well(
 
 @pytest.mark.slow
 @on_a_loop
-async def test_who_has_chosen_a_model_is_offered_none(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(app_module, "LOOK_AFTER_S", 0.0)
+async def test_who_has_chosen_a_model_is_offered_none(tmp_path: Path) -> None:
     looked: list[int] = []
 
     def look(memory: int) -> Found | None:
         looked.append(memory)
         return None
 
-    async with driven(ChatApp(FakeEndpoint(), shelf=Shelf(Store(tmp_path), look=look))):
+    async with driven(ChatApp(FakeEndpoint(), shelf=Shelf(Store(tmp_path), look=look), look_after_s=0)):
         pass
     async with driven(
-        ChatApp(FakeEndpoint(info=FAKE_EMBEDDED), shelf=Shelf(Store(tmp_path), look=look))
+        ChatApp(FakeEndpoint(info=FAKE_EMBEDDED), shelf=Shelf(Store(tmp_path), look=look), look_after_s=0)
     ) as it:
         await it.until(lambda: looked, "the search")
         await asyncio.sleep(0)

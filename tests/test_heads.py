@@ -16,6 +16,7 @@ import tiny_gemma
 import tiny_gguf
 import tiny_heads
 from fakes import fits
+from faulty_decode import decodes_by
 from filling import fill_always
 from numpy.typing import NDArray
 
@@ -230,7 +231,7 @@ def test_a_head_that_fails_or_is_interrupted_goes_on(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(C, "llama_decode", failing)
+        decodes_by(patch, failing)
         if evaluates:
             with pytest.raises(KeyboardInterrupt):
                 generated(pair, request)

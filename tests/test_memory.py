@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import tiny_gguf
+from little_memory import memory_is
 from tiny_projector import write_seeing
 
 from edgespec.engine.pair import Pair, PairSettings
@@ -182,11 +183,6 @@ def test_a_file_that_ends_llama_cpp_ends_the_child_alone(tmp_path: Path, files: 
 # --- when a pair is loaded
 
 
-def short_of_memory(monkeypatch: pytest.MonkeyPatch, free_mib: float) -> None:
-    found = free_mib * MIB
-    monkeypatch.setattr(at_load, "free_memory", lambda: (int(found), 8 << 30))
-
-
 @pytest.fixture
 def heavy(tmp_path: Path) -> Path:
     """A target whose cache is larger than its weights: 64 MiB for 8,192 tokens."""
@@ -201,7 +197,7 @@ def test_a_pair_that_fits_well_is_loaded_without_asking(monkeypatch: pytest.Monk
 
 
 def test_the_context_is_what_fits_where_nobody_set_it(monkeypatch: pytest.MonkeyPatch, heavy: Path) -> None:
-    short_of_memory(monkeypatch, 256 + 60)
+    memory_is(monkeypatch, int(MIB * (256 + 60)))
     settings, gave_up = at_load.fitted(heavy, None, PairSettings(), [])
     assert settings.n_ctx == 4096
     with Pair(heavy, None, PairSettings(remember=False)) as pair:
@@ -220,7 +216,7 @@ def test_a_model_that_serves_one_at_a_time_is_measured_for_one(
 def test_a_context_that_cannot_fit_is_refused_with_what_would(
     monkeypatch: pytest.MonkeyPatch, heavy: Path
 ) -> None:
-    short_of_memory(monkeypatch, 256 + 150)
+    memory_is(monkeypatch, int(MIB * (256 + 150)))
     with pytest.raises(DoesNotFitError) as refused:
         Pair(heavy, heavy, PairSettings(n_ctx=16384))
     said = str(refused.value)

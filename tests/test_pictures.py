@@ -247,7 +247,7 @@ def test_what_is_no_picture_is_refused(files: tuple[Path, Path]) -> None:
 @pytest.mark.sample(1)
 def test_a_child_that_dies_costs_one_sentence(files: tuple[Path, Path]) -> None:
     with MediaReader(files[1], files[0], on_gpu=False) as reader:
-        child = reader._encoder._child
+        child = reader.encoder._child
         assert child
         child.kill()
         with pytest.raises(SettingError, match="could not be encoded"):
@@ -384,14 +384,14 @@ def test_damaged_pictures_cost_a_sentence(n: int, tmp_path: Path) -> None:
     with MediaReader(projector, target, on_gpu=False) as reader:
         for file in whole:
             assert reader.pieces(Attachment("picture", file))
-        decoder, read = reader._decoder, 0
+        decoder, read = reader.decoder, 0
         assert decoder
         for _ in range(n):
             try:
                 read += bool(reader.pieces(Attachment("picture", damaged(rng, whole))))
             except SettingError as refused:
                 assert str(refused).startswith("the picture ") and "\n" not in str(refused)
-        assert reader._decoder is decoder and decoder.runs()
+        assert reader.decoder is decoder and decoder.runs()
         assert psutil.Process(decoder.pid).memory_info().rss < 2**28
         assert 0 < read < n
         assert reader.pieces(PICTURE)
@@ -409,8 +409,8 @@ def test_a_picture_is_read_upright_and_a_huge_one_smaller(files: tuple[Path, Pat
     image.save(turned, "JPEG", exif=exif)
     Image.new("L", (9000, 30)).save(huge, "PNG")
     with MediaReader(files[1], files[0], on_gpu=False) as reader:
-        assert reader._decoded(turned.getvalue()).startswith("20 40 ")
-        assert reader._decoded(huge.getvalue()).startswith("4096 14 ")
+        assert reader.decoded(turned.getvalue()).startswith("20 40 ")
+        assert reader.decoded(huge.getvalue()).startswith("4096 14 ")
 
 
 @pytest.mark.slow
@@ -469,7 +469,7 @@ def test_damaged_sounds_cost_a_sentence(tmp_path: Path) -> None:
     rng, whole, n = np.random.default_rng(3), [wav(0.01), wav(0.004, 8000), wav(0.002, 44_100)], 150
     target, projector = write_seeing(tmp_path, "ultravox")
     with MediaReader(projector, target, on_gpu=False) as reader:
-        encoder, read = reader._encoder._child, 0
+        encoder, read = reader.encoder._child, 0
         with pytest.raises(SettingError, match="^the sound is empty"):
             reader.pieces(Attachment("sound", wav(1 / 16_000)))
         for _ in range(n):
@@ -477,4 +477,4 @@ def test_damaged_sounds_cost_a_sentence(tmp_path: Path) -> None:
                 read += bool(reader.pieces(Attachment("sound", damaged(rng, whole))))
             except SettingError as refused:
                 assert str(refused).startswith("the sound ") and "\n" not in str(refused)
-        assert reader._encoder._child is encoder and 0 < read < n
+        assert reader.encoder._child is encoder and 0 < read < n

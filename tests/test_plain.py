@@ -24,6 +24,7 @@ from edgespec_tui.plain.plain import PlainChat, WholeSentences, one_answer
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.settings.chat_changes import CHANGES
 
 
 @dataclass
@@ -259,6 +260,11 @@ def test_a_chat_is_written_to_a_file(place: Place, tmp_path: Path) -> None:
     assert (tmp_path / "hello.md").read_text().startswith("# hello")
     assert (tmp_path / "chat.json").exists()
     assert "chat.json already exists" in talked.err
+
+
+def test_help_has_every_command_that_changes_a_chat_and_more(place: Place) -> None:
+    shown = place.talk("/help").err
+    assert all(name in shown for name in (*CHANGES, "/export [FILE]", "/continue", "/open NAME"))
 
 
 @pytest.mark.parametrize("line", ["/nonsense now", "/", "/helpme"])

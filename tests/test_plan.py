@@ -7,6 +7,7 @@ import itertools
 import json
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,11 +205,9 @@ def told_rates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "seconds_a_byte", lambda *_: {n: 1e-8 * (1 + 0.1 * n) for n in SIZES})
 
 
-def test_the_bandwidth_of_this_machine_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth, "D", 64)
-    monkeypatch.setattr(bandwidth, "FFN", 256)
-    monkeypatch.setattr(bandwidth, "HEADS", 8)
-    found = seconds_a_byte("Q8_0", PairSettings(threads=1))
+def test_the_bandwidth_of_this_machine_is_measured() -> None:
+    small = replace(bandwidth.LAYER, d=64, n_head=8, ffn=256)
+    found = seconds_a_byte("Q8_0", PairSettings(threads=1), small)
     assert tuple(found) == SIZES
     assert 1e-12 < found[1] <= found[16] < 1e-5
 

@@ -22,6 +22,7 @@ import tiny_gguf
 import tiny_heads
 from gguf import GGUFReader, GGUFWriter
 from hub_models import as_large_as, model_bytes
+from little_memory import memory_is
 from local_hub import Fault, LocalHub
 from tiny_projector import write_projector
 
@@ -409,7 +410,7 @@ def test_without_a_terminal_a_line_comes_now_and_then() -> None:
 def test_what_does_not_fit_the_memory_is_not_downloaded_without_a_yes(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**20, 2**30))
+    memory_is(monkeypatch, 2**20, 2**30)
     words = ["pull", "acme/Big-9B-GGUF", "--draft", "acme/Big-1B-GGUF"]
     assert cli.main(words) == 2
     text = printed_text(capsys)
@@ -429,7 +430,7 @@ def test_something_smaller_is_taken_or_offered(
     local.add("acme/M-GGUF", {"M-Q4_K_M.gguf": large, "M-Q3_K_M.gguf": small})
     room = int(len(large) * 0.8)
     monkeypatch.setattr("edgespec.commands.pull.command.memory_for_models", lambda: room)
-    monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**28 + room, 2**30))
+    memory_is(monkeypatch, 2**28 + room, 2**30)
     assert cli.main(["pull", "acme/M-GGUF", "--target-only", "--check"]) == 0
     assert "target  M-Q3_K_M.gguf" in printed_text(capsys)
     cli.main(["pull", "acme/M-GGUF:Q4_K_M", "--target-only"])
@@ -475,7 +476,7 @@ def test_a_split_model_is_measured_against_the_memory(
     local.add("acme/Split-GGUF", {name: (tmp_path / name).read_bytes() for name in names})
     assert cli.main(["pull", "acme/Split-GGUF", "--target-only", "--check"]) == 0
     assert "memory  it takes " in printed_text(capsys)
-    monkeypatch.setattr("edgespec.memory.at_load.free_memory", lambda: (2**20, 2**30))
+    memory_is(monkeypatch, 2**20, 2**30)
     assert cli.main(["pull", "acme/Split-GGUF", "--target-only"]) == 2
     text = printed_text(capsys)
     assert "memory  it with a context of " in text and "nothing was downloaded" in text

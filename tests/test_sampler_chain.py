@@ -22,7 +22,7 @@ from edgespec.llama.model import Model
 from edgespec.sampling import sampler
 from edgespec.sampling.repetition import Breakers, Repetition, _lengths
 from edgespec.sampling.sampler import QUICK, Sampler, Sampling
-from edgespec.sampling.settings import ORDER, sampler_order
+from edgespec.sampling.settings import LETTERS, ORDER, sampler_order
 
 RULES = pytest.mark.parametrize("judge", [verify_block, verify_tokens])
 WIDE = Sampling(temperature=1.0, top_p=1.0, min_p=0.0)
@@ -58,7 +58,8 @@ def llamas(
             s.temperature, s.dynatemp_range, s.dynatemp_exponent
         ),
     }
-    stages = [make[name]() for name in s.samplers if name != "dry" or s.repeats_dry]
+    on = s.stages_on() - (set() if s.repeats_dry else {"dry"})
+    stages = [make[name]() for name in s.samplers if name in on]
     with chain(*stages, C.llama_sampler_init_dist(1)) as sampler:
         for token in history:
             C.llama_sampler_accept(sampler, token)
@@ -338,7 +339,7 @@ def test_a_seed_gives_the_same_text_with_and_without_a_draft(shape: str) -> None
 @pytest.mark.parametrize(
     ("given", "order"),
     [
-        ("edskypmxt", ORDER),
+        ("".join(LETTERS), ORDER),
         (["top_k", "top_p", "infill"], ("top_k", "top_p")),
         ("top_k;temp;min-p", ("top_k", "temperature", "min_p")),
         ("kt", ("top_k", "temperature")),

@@ -383,6 +383,18 @@ def test_a_request_that_waits_can_be_cancelled_and_an_unknown_one_is_passed_over
     assert told.tokens("b") == () and "b" not in told.started
 
 
+def test_a_request_reports_how_long_it_waited_for_a_slot() -> None:
+    now = 0.0
+    engine = Engine(FakePair(slots=1), slots=1, clock=lambda: now)
+    for id in ("first", "second"):
+        engine.submit(id, prompts(1)[0], Request(sampling=GREEDY, max_tokens=4))
+    waited = {}
+    while not engine.idle:
+        waited |= {one.id: one.waited_s for one in engine.step() if isinstance(one, Started)}
+        now += 1.0
+    assert waited["first"] == 0 < waited["second"] < now
+
+
 def test_lanes_run_in_turn_a_few_rounds_each_and_every_round_says_how_long_it_took() -> None:
     """As in a race: no evaluation is shared, time is shared evenly, and texts are those of each alone."""
     pair, ticks = FakePair(slots=3, drafter="model"), count()

@@ -107,9 +107,8 @@ def test_a_child_that_found_no_memory_says_nothing_of_the_build(
 ) -> None:
     lie(lying, "True", deed)
     assert self_test.run() is None
-    monkeypatch.setattr(self_test, "_found", {})
     monkeypatch.setattr(self_test, "_processor", lambda: "a machine without memory")
-    assert self_test.self_test() == SelfTest() and not self_test.kept_in().exists()
+    assert self_test.self_test({}) == SelfTest() and not self_test.kept_in().exists()
 
 
 def test_what_nothing_heals_is_refused_with_the_command_that_does(lying: Path) -> None:
@@ -151,12 +150,10 @@ def test_an_abort_is_blamed_on_the_file_only_where_the_embedded_pair_runs(
 def test_it_runs_once_for_each_build_and_processor(lying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
     monkeypatch.setattr(self_test, "run", lambda: calls.append(True) or SelfTest("it lied", False, True))
-    monkeypatch.setattr(self_test, "_found", {})
-    assert self_test.self_test() == SelfTest() and not calls  # as the session's fixture found
+    assert self_test.self_test({}) == SelfTest() and not calls  # as the session's fixture found
     monkeypatch.setattr(self_test, "_processor", lambda: "another")
-    assert self_test.self_test().fault == "it lied" and len(calls) == 1
-    monkeypatch.setattr(self_test, "_found", {})  # as in the next process
-    assert self_test.self_test().fault == "it lied" and len(calls) == 1
+    assert self_test.self_test({}).fault == "it lied" and len(calls) == 1
+    assert self_test.self_test({}).fault == "it lied" and len(calls) == 1
 
 
 @pytest.mark.slow  # `run` above says and keeps the same
@@ -180,11 +177,10 @@ def test_a_server_says_it_at_its_start_and_to_its_clients(lying: Path, tmp_path:
         *(pytest.param(text, marks=pytest.mark.slow) for text in ("", "[]")),
     ],
 )
-def test_a_damaged_result_is_found_again(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_result_is_found_again(text: str) -> None:
     path = self_test.kept_in()
     path.write_text(text)
-    monkeypatch.setattr(self_test, "_found", {})
-    assert self_test.self_test() == SelfTest()
+    assert self_test.self_test({}) == SelfTest()
     assert '"fault": ""' in path.read_text()
 
 

@@ -40,7 +40,8 @@ class Opened:
         self.all: list[Sessions] = []
 
     def __call__(self) -> Sessions:
-        self.all.append(Sessions(self.folder, on_notice=self.notices.append, clock=lambda: self.now))
+        made = Sessions(self.folder, on_notice=self.notices.append, clock=lambda: self.now, retry_s=0.05)
+        self.all.append(made)
         return self.all[-1]
 
     def close(self) -> None:
@@ -138,10 +139,7 @@ def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: 
 def test_what_could_not_be_written_for_long_is_reported_once_and_written_later(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from edgespec_tui.sessions import sessions as sessions_module
-
     monkeypatch.setattr(database, "BUSY_S", 0.1)
-    monkeypatch.setattr(sessions_module, "RETRY_S", 0.1)
     sessions, talk = opened(), talked()
     sessions.searched().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
@@ -364,6 +362,8 @@ def test_the_file_is_made_by_several_programs_at_once(tmp_path: Path) -> None:
         with ThreadPoolExecutor(4) as programs:
             for opening in [programs.submit(open_it) for _ in range(4)]:
                 opening.result(SOON_S)
+        with closing(database.connected(path)) as made:
+            assert database.is_ours(made)
 
 
 def test_two_programs_write_sessions_at_once(opened: Opened) -> None:
@@ -505,14 +505,9 @@ def test_damage_found_while_the_program_runs_costs_nothing_of_the_open_conversat
 
 
 @posix
-def test_a_full_disk_is_reported_once_and_the_chat_is_kept_when_there_is_room(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_once_and_the_chat_is_kept_when_there_is_room(opened: Opened) -> None:
     import resource
 
-    from edgespec_tui.sessions import sessions as sessions_module
-
-    monkeypatch.setattr(sessions_module, "RETRY_S", 0.05)
     small, big = talked("small"), talked("big", "word " * 100_000)
     sessions = kept(opened, small)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -549,10 +544,7 @@ def test_a_folder_that_cannot_be_made_is_reported_and_the_chat_goes_on(tmp_path:
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything that is waited for and tried again comes soon."""
-    from edgespec_tui.sessions import sessions as sessions_module
-
     monkeypatch.setattr(database, "BUSY_S", 0.2)
-    monkeypatch.setattr(sessions_module, "RETRY_S", 0.05)
 
 
 @contextmanager

@@ -207,7 +207,7 @@ def test_a_forked_process_starts_its_own() -> None:
         "assert all(say(str(i)) == str(i) for i in range(50))\n"
         "assert pid == 0 or os.waitpid(pid, 0)[1] == 0\n"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
 def test_run_tells_it_in_one_sentence(tmp_path: Path) -> None:

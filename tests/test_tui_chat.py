@@ -174,7 +174,7 @@ async def test_a_branch_is_a_chat_of_its_own() -> None:
 
 @pytest.mark.slow
 @on_a_loop
-async def test_code_and_answers_are_copied_with_one_key() -> None:
+async def test_code_questions_and_answers_are_copied_with_one_key() -> None:
     async with driven(ChatApp(FakeEndpoint(answers=[CODE]))) as it:
         await it.pilot.press("f6")
         await it.notified("no code")
@@ -183,6 +183,8 @@ async def test_code_and_answers_are_copied_with_one_key() -> None:
         assert it.app.clipboard == "print(1)"
         await it.pilot.press("f7")
         assert it.app.clipboard == CODE
+        await it.pilot.press("alt+q")
+        assert it.app.clipboard == "code?"
         it.chat.query_one("CodeFence").focus()
         it.app.copy_to_clipboard("")
         await it.pilot.press("c")

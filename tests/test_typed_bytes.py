@@ -125,6 +125,8 @@ def test_random_bytes_never_fail() -> None:
         typed = Typed()
         for _ in range(30):
             typed.give(rng.choice(alphabet) if rng.random() < 0.8 else rng.randbytes(4), after=rng.random())
+        typed.give(b"\x1b[201~", after=10)  # the end of a paste, if one had begun
+        assert typed.give(b"z", after=10)[-1] == "z", "what is typed then arrives"
 
 
 @pytest.mark.parametrize(

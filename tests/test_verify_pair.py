@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import edgespec, in_process, interrupted, posix, refused
-from wrong_rules import accept_always, without_residual
+from wrong_rules import accept_always, judged_by, without_residual
 
 from edgespec.commands.verify import samples, texts
 from edgespec.commands.verify.budget import (
@@ -203,7 +203,7 @@ def test_a_wrong_rule_fails(
 
 @pytest.mark.slow
 def test_a_wrong_rule_fails_the_whole_command(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_maker, "verify_block", accept_always)
+    judged_by(monkeypatch, accept_always)
     report = run_checks(pair, replace(QUICK, samples=200), rng_seed=1)
     assert report.exit_code == BROKEN
     assert report.verdict().startswith("NOT LOSSLESS: of the greedy texts")

@@ -25,7 +25,7 @@ def write_gemma(
     path: Path, *, layers: int = 4, n_vocab: int = 512, depth: float = 0.5, seed: int = 0
 ) -> Path:
     """Write a random Gemma 4: every second layer sees the last WINDOW tokens, the others see all."""
-    writer, weights = GGUFWriter(path, "gemma4"), tiny._Weights(seed, 0.0, 1)
+    writer, weights = GGUFWriter(path, "gemma4"), tiny.RandomWeights(seed, 0.0, 1)
     writer.add_name("tiny random gemma4")
     _add_shape(writer, "gemma4", layers, D, n_vocab)
     made = tiny.ends_of(weights, n_vocab, D, 2.0, "output_norm.weight")
@@ -53,14 +53,14 @@ def write_assistant(
     tensors: Changes | None = None,
 ) -> Path:
     """Write an assistant for the target of `write_gemma` of the same seed."""
-    arch, weights = "gemma4-assistant", tiny._Weights(seed + 100, 0.0, 1)
+    arch, weights = "gemma4-assistant", tiny.RandomWeights(seed + 100, 0.0, 1)
     writer = GGUFWriter(path, arch)
     writer.add_name("tiny random gemma4 assistant")
     _add_shape(writer, arch, layers, D_HEAD, n_vocab, pattern)
     writer.add_uint32(f"{arch}.embedding_length_out", D)
     writer.add_uint32(f"{arch}.nextn_predict_layers", layers)
     tiny.add_metadata(writer, metadata or {})
-    target = tiny.ends_of(tiny._Weights(seed, 0.0, 1), n_vocab, D, 2.0, "output_norm.weight")
+    target = tiny.ends_of(tiny.RandomWeights(seed, 0.0, 1), n_vocab, D, 2.0, "output_norm.weight")
     embedding = np.zeros((n_vocab, D_HEAD), np.float32)
     embedding[:, :D] = target["output.weight"]
     pre = np.zeros((D_HEAD, 2 * D), np.float32)
@@ -97,7 +97,7 @@ def _add_shape(
     tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
 
 
-def _block(weights: tiny._Weights, il: int, d: int, depth: float) -> tiny_heads.Tensors:
+def _block(weights: tiny.RandomWeights, il: int, d: int, depth: float) -> tiny_heads.Tensors:
     p, q = f"blk.{il}.", N_HEAD * HEAD_DIM
     scaled = ("post_attention_norm", "post_ffw_norm")
     return {

@@ -95,7 +95,7 @@ def altered(
     return replace(vocabulary, texts=tuple(new), eos=vocabulary.eos if eos is None else eos)
 
 
-class _Weights:
+class RandomWeights:
     """Draws matrices; with `noise` each is a mixture of two seeds', to make a related model."""
 
     def __init__(self, seed: int, noise: float, noise_seed: int) -> None:
@@ -155,7 +155,7 @@ def write_llama(
     else:
         writer.add_tokenizer_model("none")
     add_metadata(writer, metadata or {})
-    weights, q, kv = _Weights(seed, noise, noise_seed), n_head * head_dim, n_kv * head_dim
+    weights, q, kv = RandomWeights(seed, noise, noise_seed), n_head * head_dim, n_kv * head_dim
     made = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     if tied:
         del made["output.weight"]
@@ -202,7 +202,7 @@ def write_hybrid(
     writer.add_shortconv_l_cache(l_cache)
     add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
     add_metadata(writer, metadata or {})
-    weights, kv = _Weights(seed, noise, noise_seed), n_kv * head_dim
+    weights, kv = RandomWeights(seed, noise, noise_seed), n_kv * head_dim
     tensors = ends_of(weights, n_vocab, d, logit_scale, "token_embd_norm.weight")
     for il, attends in enumerate(attention):
         tensors[f"blk.{il}.attn_norm.weight"] = np.ones(d, np.float32)
@@ -251,7 +251,7 @@ def write_recurrent(
     writer.add_ssm_time_step_rank(rank)
     add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
     add_metadata(writer, metadata or {})
-    weights = _Weights(seed, 0.0, 1)
+    weights = RandomWeights(seed, 0.0, 1)
     tensors = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     for il in range(layers):
         decay = -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1))
@@ -295,7 +295,7 @@ def write_sliding(
     add_attention(writer, n_head, n_kv, head_dim, 1_000_000.0)
     writer.add_sliding_window(window)
     add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
-    weights, q, kv = _Weights(seed, 0.0, 1), d, n_kv * head_dim
+    weights, q, kv = RandomWeights(seed, 0.0, 1), d, n_kv * head_dim
     tensors = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     del tensors["output.weight"]
     tensors["output_norm.weight"] *= np.float32(logit_scale * d**-0.5)
@@ -342,7 +342,7 @@ def write_experts(
     writer.add_expert_used_count(used)
     writer.add_expert_feed_forward_length(ffn)
     add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
-    weights, kv = _Weights(seed, 0.0, 1), n_kv * head_dim
+    weights, kv = RandomWeights(seed, 0.0, 1), n_kv * head_dim
     tensors = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     for il in range(layers):
         tensors |= {
@@ -396,7 +396,7 @@ def write_latent(
         sizes |= {f"attention.indexer.{size}": n for size, n in of_indexer.items()}
     add_metadata(writer, {f"{name}.{size}": n for size, n in sizes.items()})
     add_vocabulary(writer, make_vocabulary(n_vocab), chat_template)
-    weights = _Weights(seed, 0.0, 1)
+    weights = RandomWeights(seed, 0.0, 1)
     tensors = ends_of(weights, n_vocab, d, logit_scale, "output_norm.weight")
     for il in range(layers):
         made = {
@@ -478,7 +478,7 @@ def add_metadata(writer: GGUFWriter, metadata: Mapping[str, Any]) -> None:
 
 
 def ends_of(
-    weights: _Weights, n_vocab: int, d: int, logit_scale: float, norm: str
+    weights: RandomWeights, n_vocab: int, d: int, logit_scale: float, norm: str
 ) -> dict[str, NDArray[np.float32]]:
     return {
         "token_embd.weight": weights.draw(n_vocab, d, std=1.0),
@@ -487,7 +487,7 @@ def ends_of(
     }
 
 
-def _attention(weights: _Weights, il: int, d: int, q: int, kv: int) -> dict[str, NDArray[np.float32]]:
+def _attention(weights: RandomWeights, il: int, d: int, q: int, kv: int) -> dict[str, NDArray[np.float32]]:
     return {
         f"blk.{il}.attn_q.weight": weights.draw(q, d),
         f"blk.{il}.attn_k.weight": weights.draw(kv, d),
@@ -500,7 +500,7 @@ def head_norms(il: int, head_dim: int) -> dict[str, NDArray[np.float32]]:
     return {f"blk.{il}.attn_{name}_norm.weight": np.ones(head_dim, np.float32) for name in "qk"}
 
 
-def ffn_of(weights: _Weights, il: int, d: int, ffn: int) -> dict[str, NDArray[np.float32]]:
+def ffn_of(weights: RandomWeights, il: int, d: int, ffn: int) -> dict[str, NDArray[np.float32]]:
     return {
         f"blk.{il}.ffn_norm.weight": np.ones(d, np.float32),
         f"blk.{il}.ffn_gate.weight": weights.draw(ffn, d),

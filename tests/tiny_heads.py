@@ -51,7 +51,7 @@ def write_mtp(
     writer.add_uint32("mimo2.nextn_predict_layers", blocks)
     tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
     tiny.add_metadata(writer, metadata or {})
-    weights = tiny._Weights(seed, 0.0, 1)
+    weights = tiny.RandomWeights(seed, 0.0, 1)
     made = tiny.ends_of(weights, n_vocab, D, 2.0, "output_norm.weight")
     for il in range(layers + blocks):
         made |= _block(weights, il, ffn, depth, fused=il >= layers)
@@ -87,7 +87,7 @@ def write_hybrid_mtp(
     }.items():  # fmt: skip
         writer.add_uint32(f"{arch}.{key}", value)
     tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
-    weights = tiny._Weights(seed, 0.0, 1)
+    weights = tiny.RandomWeights(seed, 0.0, 1)
     made = tiny.ends_of(weights, n_vocab, D, 2.0, "output_norm.weight")
     keys, values = state * groups, state * rank
     for il in range(layers + 1):
@@ -133,7 +133,7 @@ def write_experts_mtp(
     }.items():  # fmt: skip
         writer.add_uint32(f"{arch}.{key}", value)
     tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), tiny.CHAT_TEMPLATE)
-    weights = tiny._Weights(seed, 0.0, 1)
+    weights = tiny.RandomWeights(seed, 0.0, 1)
     made = tiny.ends_of(weights, n_vocab, D, 2.0, "output_norm.weight")
     for il in range(layers + 1):
         p = f"blk.{il}."
@@ -183,7 +183,7 @@ def write_eagle(
     writer.add_bool("eagle3.norm_before_residual", False)
     tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
     tiny.add_metadata(writer, metadata or {})
-    weights = tiny._Weights(seed, 0.0, 1)
+    weights = tiny.RandomWeights(seed, 0.0, 1)
     made = {
         "fc.weight": weights.draw(D, len(layers) * target_d) * np.float32(0.3),
         "output_norm.weight": np.ones(D, np.float32),
@@ -204,12 +204,12 @@ def write_eagle(
     return path
 
 
-def _of_token(weights: tiny._Weights) -> NDArray[np.float32]:
+def _of_token(weights: tiny.RandomWeights) -> NDArray[np.float32]:
     """Make a matrix that reads the token's embedding, and a little of the row beside it."""
     return np.concatenate([np.eye(D, dtype=np.float32), weights.draw(D, D) * np.float32(0.2)], 1)
 
 
-def _block(weights: tiny._Weights, il: int, ffn: int, depth: float, *, fused: bool) -> Tensors:
+def _block(weights: tiny.RandomWeights, il: int, ffn: int, depth: float, *, fused: bool) -> Tensors:
     p, kv = f"blk.{il}.", N_KV * HEAD_DIM
     made = {
         f"{p}attn_norm.weight": np.ones(D, np.float32),
@@ -225,13 +225,13 @@ def _block(weights: tiny._Weights, il: int, ffn: int, depth: float, *, fused: bo
     }
 
 
-def _ffn(weights: tiny._Weights, il: int, ffn: int, depth: float) -> Tensors:
+def _ffn(weights: tiny.RandomWeights, il: int, ffn: int, depth: float) -> Tensors:
     made = tiny.ffn_of(weights, il, D, ffn)
     made[f"blk.{il}.ffn_down.weight"] *= np.float32(depth / 2)
     return made
 
 
-def _nextn(weights: tiny._Weights, il: int) -> Tensors:
+def _nextn(weights: tiny.RandomWeights, il: int) -> Tensors:
     """Make what joins token and hidden row: nearly the token alone, and something of the row."""
     joined = np.concatenate([np.eye(D, dtype=np.float32), weights.draw(D, D) * np.float32(0.5)], 1)
     return {
@@ -282,7 +282,7 @@ def write_dflash(
             writer.add_uint32(f"{arch}.{key}", number)
     tiny.add_vocabulary(writer, tiny.make_vocabulary(n_vocab), None)
     tiny.add_metadata(writer, metadata or {})
-    weights, kv = tiny._Weights(seed, 0.0, 1), N_KV * HEAD_DIM
+    weights, kv = tiny.RandomWeights(seed, 0.0, 1), N_KV * HEAD_DIM
     made = {
         "fc.weight": weights.draw(D, len(layers) * D),
         "enc.output_norm.weight": np.ones(D, np.float32),

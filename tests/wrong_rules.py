@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+import pytest
 
 from edgespec.core import verify
 from edgespec.core.values import Draft
 from edgespec.core.verify import Target, Verdict
+from edgespec.engine import stream_maker
+
+
+def judged_by(patch: pytest.MonkeyPatch, rule: Callable[..., Verdict]) -> None:
+    """Has the engine judge the guesses of sampled and greedy texts by this rule."""
+    patch.setattr(stream_maker, "verify_block", rule)
 
 
 def accept_always(draft: Draft, p: Target, rng: np.random.Generator) -> Verdict:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 ModelName = Literal["target", "draft"]
 HeadName = Literal["mtp", "eagle", "dflash", "medusa"]
-FreeName = Literal["lookup", "history", "recycling", "lookahead"]  # each has a file in `core/drafters`
+# each has a file in `core/drafters`
+FreeName = Literal["lookup", "history", "recycling", "lookahead"]
 # who guesses, as requests, flags, settings and pages name it; "auto": all that are there compete
 DrafterName = Literal["auto", "model", HeadName, FreeName, "none"]
 FREE: tuple[FreeName, ...] = get_args(FreeName)  # these need neither a draft nor a head
@@ -172,6 +173,7 @@ class Started(NamedTuple):
     cached_tokens: int
     origin: Origin = "slot"  # where these were
     broken: Broken | None = None
+    waited_s: float = 0.0  # for a slot
 
 
 class PromptProgress(NamedTuple):

@@ -293,7 +293,8 @@ class Engine:
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens after it
                 past, owner = self._past, running.owner
                 broken = past.explain(running.prompt, known, owner) if past and not fresh else None
-                events.append(Started(running.id, running.prompt.size, known, origin, broken))
+                waited_s = self._clock() - running.since
+                events.append(Started(running.id, running.prompt.size, known, origin, broken, waited_s))
 
     def _fits(self, running: Running) -> bool:
         """Returns whether one more fits with the running ones. Idle sequences do not count."""

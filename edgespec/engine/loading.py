@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from edgespec.errors import DeviceFullError, ModelUnsupportedError
-from edgespec.llama import remote
+from edgespec.llama import huge_pages, remote
 from edgespec.llama.context import Context
 from edgespec.llama.devices import cards
 from edgespec.llama.heads.guessing import DraftContext, head_context
@@ -18,6 +18,7 @@ from edgespec.llama.model import Model
 from edgespec.llama.settings import ContextSettings, settings_for
 from edgespec.llama.translated_context import TranslatedContext
 from edgespec.memory.at_load import plans
+from edgespec.memory.free import free_memory
 from edgespec.pairs.adapters import Scales
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import PairSettings
@@ -145,6 +146,7 @@ def _weights(
             rules=settings.placement.rules,
             metadata=settings.metadata,
             extra_buffers=False if settings.byte_identical else None,
+            in_huge_pages=not machines and huge_pages.pay(files.target, free_memory()[0]),
             on_progress=lambda done: on_progress("target", share * done),
         )
     )
@@ -161,6 +163,7 @@ def _weights(
         devices=shared,
         mtp=files.head is not None and files.head.kind in OF_NEXTN,
         head=files.head is not None,
+        in_huge_pages=not machines and huge_pages.pay(files.draft, free_memory()[0]),
         rules=settings.draft_placement.rules,
         on_progress=lambda done: on_progress("draft", share + (WEIGHTS - share) * done),
     )

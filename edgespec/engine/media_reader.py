@@ -50,8 +50,8 @@ class MediaReader:
         self.projector = projector
         self._files = {"projector": str(projector), "target": str(target), "on_gpu": on_gpu}
         self._turn = threading.Lock()
-        self._encoder = JsonChild("edgespec.llama.projector_child", longest_s=LONGEST_S)
-        self._decoder: LimitedChild | None = None
+        self.encoder = JsonChild("edgespec.llama.projector_child", longest_s=LONGEST_S)
+        self.decoder: LimitedChild | None = None
         self._known: OrderedDict[bytes, tuple[Piece, ...]] = OrderedDict()  # the last used at the end
         self.by_cell: MutableMapping[int, Medium] = WeakValueDictionary()
         self.encoded = 0  # media, so far
@@ -74,16 +74,16 @@ class MediaReader:
 
     def close(self) -> None:
         """Ends the children."""
-        self._encoder.__exit__()
-        if self._decoder:
-            self._decoder.end()
+        self.encoder.__exit__()
+        if self.decoder:
+            self.decoder.end()
 
     def _about(self) -> dict[str, Any]:
         """Returns what the projector can do, which loads and tries it: on the processor if no card can."""
         for on_gpu in dict.fromkeys((self._files["on_gpu"], False)):
             self._files["on_gpu"] = on_gpu
             try:
-                about = self._encoder.ask(self._files)
+                about = self.encoder.ask(self._files)
             except ChildDiedError as error:
                 about = {"error": f"the projector {self.projector.name} cannot be used: {error}"}
             if "error" not in about:
@@ -132,10 +132,10 @@ class MediaReader:
     def _encoded(self, attachment: Attachment) -> list[dict[str, Any]]:
         data, size = attachment.data, {}
         if attachment.kind == "picture":
-            width, height, rgb = self._decoded(data).split(" ")
+            width, height, rgb = self.decoded(data).split(" ")
             data, size = base64.b64decode(rgb), {"width": int(width), "height": int(height)}
         try:
-            answer = self._encoder.ask({**self._files, **size}, data)
+            answer = self.encoder.ask({**self._files, **size}, data)
         except ChildDiedError as error:
             raise SettingError(f"the {attachment.kind} could not be encoded: {error}") from None
         if "error" in answer:
@@ -144,17 +144,17 @@ class MediaReader:
         found: list[dict[str, Any]] = answer["pieces"]
         return found
 
-    def _decoded(self, file: bytes) -> str:
+    def decoded(self, file: bytes) -> str:
         """Returns width, height and RGB bytes, in words. Raises SettingError and GivenUpError."""
-        if self._decoder is None or not self._decoder.runs():
-            self._decoder = LimitedChild("edgespec.engine.picture_child")
-        kind, text = self._decoder.answer(pickle.dumps(file), PICTURE)
+        if self.decoder is None or not self.decoder.runs():
+            self.decoder = LimitedChild("edgespec.engine.picture_child")
+        kind, text = self.decoder.answer(pickle.dumps(file), PICTURE)
         if kind == TEXT:
             return text
         if kind == REFUSED:
             raise SettingError(text)
-        self._decoder.end()
-        self._decoder = None
+        self.decoder.end()
+        self.decoder = None
         if (given_up := GIVEN_UP.get()) and given_up.is_set():
             raise GivenUpError
         raise SettingError(f"the picture {text}" if kind == TOO_MUCH else "the picture is damaged")

@@ -128,7 +128,7 @@ class StreamMaker:
         """Returns the free guessers of a text: they share tables, and have the odds of its kind."""
         masked = request.governed  # text under a grammar has other tables
         if masked not in self._guessers:
-            self._guessers[masked] = free_guessers(self._target.n_vocab)
+            self._guessers[masked] = free_guessers(self._target.n_vocab, self.piece)
         texts = [
             guesser.of(self._pool(request.owner)) if isinstance(guesser, History) else guesser.for_text()
             for guesser in self._guessers[masked]

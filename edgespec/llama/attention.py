@@ -73,10 +73,10 @@ def _a_token(found: Seconds) -> float:
     return decoding + PROMPT * found[PROMPT_ROWS, CELLS[-1]] / PROMPT_ROWS
 
 
-def with_attention(model: Model, settings: ContextSettings) -> ContextSettings:
+def with_attention(model: Model, settings: ContextSettings, room: int | None = None) -> ContextSettings:
     """Returns the settings with flash attention decided, and chunks for whose scores there is room.
 
-    A card decides for itself (None).
+    A card decides for itself (None). room: bytes for scores; None for this machine's.
     """
     if settings.identical:
         settings = replace(settings, flash_attention=False)
@@ -87,10 +87,11 @@ def with_attention(model: Model, settings: ContextSettings) -> ContextSettings:
     cells = settings.cells or settings.n_ctx * settings.n_seq
     least = max(LEAST_CHUNK, settings.n_rows)
     chunk = min(settings.chunk, max(CHUNK, least))
-    if score_bytes(heads, cells, chunk) > score_room():
+    room = score_room() if room is None else room
+    if score_bytes(heads, cells, chunk) > room:
         chunk = min(chunk, least)
     if settings.flash_attention is None:
-        fits = score_bytes(heads, cells, max(chunk, settings.medium)) <= score_room()
+        fits = score_bytes(heads, cells, max(chunk, settings.medium)) <= room
         if not fits or settings.kv_type not in FLOATS or model.architecture in NEEDED:
             return replace(settings, flash_attention=True)
         attention = attention_of(header)
@@ -110,7 +111,7 @@ def attention_of(header: Header) -> Attention | None:
     path = _path(shape, threads)
     found = _kept(path)
     if found is None:
-        found = _timed(shape, threads)
+        found = attention_timed(shape, threads)
         if found is None:
             return None
         with contextlib.suppress(OSError):
@@ -120,7 +121,7 @@ def attention_of(header: Header) -> Attention | None:
 
 
 @lru_cache(maxsize=8)  # a cache folder that cannot be written would have it timed for each context, twice
-def _timed(shape: Shape, threads: int) -> Attention | None:
+def attention_timed(shape: Shape, threads: int) -> Attention | None:
     plan = [(n, cells) for cells in CELLS for n in ROWS] + [(PROMPT_ROWS, CELLS[-1])]
     timed = time_attention(shape, plan, threads)
     return Attention(*timed) if timed else None

@@ -27,6 +27,7 @@ from edgespec.errors import (
     PairMismatchError,
     SettingError,
 )
+from edgespec.llama import huge_pages
 from edgespec.llama.deep_stack import on_a_deep_stack
 from edgespec.llama.ggml import local_devices
 from edgespec.llama.log import complaints, last_complaint, listening, refuse_full_device
@@ -65,6 +66,7 @@ class Model:
         mtp: bool = False,
         head: bool = False,
         extra_buffers: bool | None = None,
+        in_huge_pages: bool = False,
         devices: Sequence[int] = (),
         tensor_split: Sequence[float] = (),
         rules: Sequence[Rule] = (),
@@ -76,6 +78,7 @@ class Model:
         no_alloc: plan all memory and take none, to learn how much it would be.
         mtp: load its MTP blocks, which it must have. head: it is one, and generates no text by itself.
         extra_buffers: let llama.cpp repack weights for this processor; None: if the self-test passed so.
+        in_huge_pages: read the weights into huge pages instead of mapping the file (`huge_pages.py`).
         devices: of other machines (`remote.devices`), placed before this one's graphics cards.
         tensor_split: the share of the layers for each of all these; () is by their free memory.
         rules: where tensors lie that do not follow their layers.
@@ -97,13 +100,18 @@ class Model:
         self.mtp = params.load_mtp = mtp
         params.use_extra_bufts = extra_buffers is not False and (vocab_only or extra_buffers or _may_repack())
         self.no_alloc = params.no_alloc = no_alloc
-        if no_alloc:
-            params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file llama.cpp aborts the process
-        if on_progress:
-            callback = C.llama_progress_callback(
-                lambda share, _: on_progress(share) is None
-            )  # True: continue
-            params.progress_callback = callback
+        if no_alloc or in_huge_pages:
+            params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file, no_alloc aborts the process
+
+        def progress(share: float, _: object) -> bool:
+            if share == 0 and in_huge_pages:  # all memory is allocated, and nothing is read
+                huge_pages.ask()
+            if on_progress:
+                on_progress(share)
+            return True  # go on
+
+        if on_progress or in_huge_pages:
+            params.progress_callback = C.llama_progress_callback(progress)
         self.layers = Counter(self._load(params))  # by device
         try:
             self.metadata: Mapping[str, str] = self._read_metadata()

@@ -13,17 +13,18 @@ MOST_BIAS = 1e9  # far past any logit, and safe to add to one in float32
 MOST_BREAKERS = 64
 ANY = 2**31 - 1  # as a limit: none
 IN_FILE = "general.sampling."  # what a model's file recommends
-ORDER = (
-    "penalties",
-    "dry",
-    "top_n_sigma",
-    "top_k",
-    "typ_p",
-    "top_p",
-    "min_p",
-    "xtc",
-    "temperature",
-)
+LETTERS = {
+    "e": "penalties",
+    "d": "dry",
+    "s": "top_n_sigma",
+    "k": "top_k",
+    "y": "typ_p",
+    "p": "top_p",
+    "m": "min_p",
+    "x": "xtc",
+    "t": "temperature",
+}  # the stages in their usual order, by the letters that llama.cpp has for them
+ORDER = tuple(LETTERS.values())
 OTHER_NAMES = {
     "top-k": "top_k",
     "top-p": "top_p",
@@ -38,7 +39,6 @@ OTHER_NAMES = {
     "typical_p": "typ_p",
 }
 NO_STAGES = {"infill"}  # of llama.cpp's, for filling in: ignored
-LETTERS = dict(zip("edskypmxt", ORDER, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

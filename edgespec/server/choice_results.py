@@ -19,6 +19,7 @@ class ChoiceResults(Counts):
     broken: Broken | None = None  # why others were evaluated again
     known_tokens: int = 0  # of the prompt, that the target has, as far as reported
     rounds: int = 0
+    waited_s: float = 0.0  # for a slot
     started: float = 0.0
     first: float = 0.0
     last: float = 0.0
@@ -45,7 +46,7 @@ class ChoiceResults(Counts):
         self.started = self.first = self.last = at
         self.prompt_tokens = started.prompt_tokens
         self.known_tokens = self.cached_tokens = started.cached_tokens
-        self.origin, self.broken = started.origin, started.broken
+        self.origin, self.broken, self.waited_s = started.origin, started.broken, started.waited_s
 
     def read(self, known_tokens: int, at: float) -> bool:
         """Notes how much of its prompt has been read; False if that is nothing new."""
@@ -99,6 +100,7 @@ class ChoiceResults(Counts):
             "speedup_measured": measured_s / per_token_s if measured_s and per_token_s else None,
         }
         return {
+            "queued_ms": self.waited_s * 1000,
             "cache_n": self.cached_tokens,
             "prompt_n": prompt_n,
             "prompt_ms": prompt_s * 1000,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from edgespec.errors import SettingError
 
+CGROUP = Path("/sys/fs/cgroup")
 MOST_THREADS = 512  # GGML_MAX_N_THREADS
 
 
@@ -35,11 +36,11 @@ def threads_wanted() -> int:
     return int(variable)
 
 
-def performance_cores() -> int:
+def performance_cores(group: Path = CGROUP) -> int:
     """Returns the number of physical performance cores allowed by affinity and cgroup quota, at least 1."""
     if sys.platform == "linux":
         cores = linux_cores(os.sched_getaffinity(0))
-        quota = _cgroup_quota()
+        quota = cgroup_quota(group)
         return max(1, min(cores, math.floor(quota)) if quota else cores)
     if sys.platform == "darwin":
         fast = _mac_performance_cores()
@@ -83,7 +84,7 @@ def cpu_list(path: Path) -> set[int]:
         return set()
 
 
-def _cgroup_quota(group: Path = Path("/sys/fs/cgroup")) -> float | None:
+def cgroup_quota(group: Path) -> float | None:
     """Returns the cpu quota of a container in cores; None if there is no limit."""
     try:
         quota, period = (group / "cpu.max").read_text().split()

@@ -60,12 +60,12 @@ class SelfTest:
 _found: dict[Path, SelfTest] = {}  # by file: what this process knows already
 
 
-def self_test() -> SelfTest:
+def self_test(known: dict[Path, SelfTest] = _found) -> SelfTest:
     """Returns how this build of llama.cpp does on this machine; tests it if that is unknown."""
     path = kept_in()
-    if path not in _found:
-        _found[path] = _kept(path) or _tested(path)
-    return _found[path]
+    if path not in known:
+        known[path] = _kept(path) or _tested(path)
+    return known[path]
 
 
 def _tested(path: Path) -> SelfTest:

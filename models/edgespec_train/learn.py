@@ -56,16 +56,16 @@ def learn(run: TrainingRun, until: float, stop: StopRequest, log: Log) -> Learne
     numbers = None if kept is None else numbers_of(kept, target.vocab)
     saved = _saved_plan(run)
     complete = saved is not None and not is_open(run)
-    student = _begin(run, target, kept)
+    student = begin(run, target, kept)
     if saved is None or (complete and time.monotonic() < until):
         saved = _next_round(run, saved, student, shards, held_out, numbers, until, log)
         complete = False
     number, plan = saved["number"], Plan(**{**saved["plan"], "lengths": ((0, 256),)})
     if number > 1 and not run.state_file(number).exists():
-        student.load_state_dict(_weights(run.state_file(number - 1)))
+        student.load_state_dict(weights_of(run.state_file(number - 1)))
     student = student.to(device.choose())
     if complete:
-        student.load_state_dict(_weights(run.state_file(number)))
+        student.load_state_dict(weights_of(run.state_file(number)))
     else:
         complete = train(
             student,
@@ -110,7 +110,7 @@ def tokens_kept(vocab: int) -> int:
     return vocab if vocab <= 16384 else max(12288, vocab // 4 // 32 * 32)
 
 
-def _begin(run: TrainingRun, target: TargetFile, kept: NDArray[np.int64] | None) -> Student:
+def begin(run: TrainingRun, target: TargetFile, kept: NDArray[np.int64] | None) -> Student:
     torch.manual_seed(1)
     if run.kind == "eagle3":
         return start.begin(target, "eagle3", kept)
@@ -134,7 +134,7 @@ def _done(run: TrainingRun, number: int) -> int:
     return int(torch.load(path, weights_only=True, map_location="cpu", mmap=True)["done"])
 
 
-def _weights(path: Path) -> dict[str, Any]:
+def weights_of(path: Path) -> dict[str, Any]:
     content: dict[str, Any] = torch.load(path, weights_only=True, map_location="cpu")["head"]
     return content
 

@@ -67,7 +67,14 @@ def prepare(arguments: argparse.Namespace, pair: CurrentPair, headers: list[Head
         folder / (kind if not begin_with else f"draft-from-{begin_with.stem[:40]}"),
         kind,
         CONTEXT,
-        choose_width(headers, sum(part.stat().st_size for part in parts), kind, CONTEXT, arguments.minutes),
+        choose_width(
+            headers,
+            sum(part.stat().st_size for part in parts),
+            kind,
+            CONTEXT,
+            arguments.minutes,
+            free_memory()[0],
+        ),
         threads,
         int(arguments.disk * 1e9),
         begin_with,
@@ -111,9 +118,10 @@ def claim(session: Session) -> None:
         )
 
 
-def choose_width(headers: Sequence[Header], model: int, kind: str, context: int, minutes: float) -> int:
-    """Returns how many texts the target writes side by side. model: bytes. Raises DoesNotFitError."""
-    free, _ = free_memory()
+def choose_width(
+    headers: Sequence[Header], model: int, kind: str, context: int, minutes: float, free: int
+) -> int:
+    """Returns how many texts the target writes side by side. model, free: bytes. Raises DoesNotFitError."""
     text = cache_bytes(headers[0], context)
     learning = _learning(headers[0], kind)
     needed = max(model + NARROWEST * text, learning) + AROUND // 3

@@ -239,7 +239,8 @@ def test_a_fault_in_reading_costs_no_text() -> None:
                          ids=lambda text: text[:12])  # fmt: skip
 def test_arguments_are_an_object_that_json_can_say(text: str) -> None:
     """A thousand brackets, `NaN` or half a character were a 500 in every dialect that sends objects."""
-    json.dumps(as_object(text), allow_nan=False, ensure_ascii=False).encode()
+    found = as_object(text)
+    assert json.loads(json.dumps(found, allow_nan=False, ensure_ascii=False).encode()) == found
 
 
 @pytest.mark.sample(12)
@@ -272,6 +273,7 @@ def test_any_text_is_read_by_any_family(name: str) -> None:
         text = "".join(parts)
         turn = turn_of(family, text, {"f": {"properties": {"a": schema}, "x": schema}, "g": schema})
         for call in turn.calls:
-            json.dumps(call.parsed, allow_nan=False, ensure_ascii=False).encode("utf-8", "strict")
+            said = json.dumps(call.parsed, allow_nan=False, ensure_ascii=False).encode("utf-8", "strict")
+            assert said.startswith(b"{")
 
     reads()

@@ -13,13 +13,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from real.embedded import BYTE_IDENTICAL, held_out_prompts, pair_files
-from wrong_rules import accept_always, without_residual
+from wrong_rules import accept_always, judged_by, without_residual
 
 from edgespec.commands.verify import goodness
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.verify import Verdict
-from edgespec.engine import stream_maker
 from edgespec.engine.pair import Pair
 from edgespec.llama.context import Context
 from edgespec.sampling.sampler import Sampler, Sampling
@@ -97,5 +96,5 @@ def test_the_check_fails_under_a_wrong_rule(
     wrong: Callable[..., Verdict],
     samples: int,
 ) -> None:
-    monkeypatch.setattr(stream_maker, "verify_block", wrong)
+    judged_by(monkeypatch, wrong)
     assert p_value(pair, prompt, samples) < FALSE_ALARM

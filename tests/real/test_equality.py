@@ -11,12 +11,12 @@ import pytest
 from numpy.typing import NDArray
 from real.embedded import BYTE_IDENTICAL, ELSEWHERE, complaint, held_out_prompts, pair_files
 from same_bytes import byte_identical
+from wrong_rules import judged_by
 
 from edgespec.commands.verify.equality import difference, output
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.core.verify import Verdict
-from edgespec.engine import stream_maker
 from edgespec.engine.pair import Pair
 from edgespec.llama.context import Context
 from edgespec.pairs.settings import PairSettings
@@ -116,7 +116,7 @@ def test_the_check_fails_under_a_rule_that_accepts_everything(
     def accept_always(draft: Any, p: Any, rng: Any) -> Verdict:
         return Verdict(len(draft.tokens), int([p(i) for i in range(len(draft.tokens) + 1)][-1].ids[0]))
 
-    monkeypatch.setattr(stream_maker, "verify_block", accept_always)
+    judged_by(monkeypatch, accept_always)
     prompts = [tokens_of(pair, prompt) for prompt in held_out_prompts(6)]
     found = compared(pair, prompts, lambda **changed: greedy(**({"drafter": "model"} | changed)))
     assert complaint(found, identical=identical) is not None

@@ -104,6 +104,7 @@ def test_a_client_that_does_not_read_delays_no_forced_end() -> None:
                     await asyncio.sleep(0.1)
                 await server.end_now(STOPPING, 0)
                 await serving
+            assert not server.server_state.connections, "the one that does not read as well"
 
     try:
         asyncio.run(play())

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from late import ollama, openai
+from little_memory import memory_is
 from pydantic import ValidationError
 from served import NO_END, Served, served, until
 from tiny_gguf import write_llama
@@ -309,7 +310,7 @@ def test_room_next_to_others_is_asked_of_llama_cpp(
     settings = PairSettings(slots=4)
     needed = at_load.pair_fit(tiny_target, tiny_draft, settings, []).choice.total
     free = needed + RAM_MARGIN + 2**20
-    monkeypatch.setattr(at_load, "free_memory", lambda: (free, 2 * free))
+    memory_is(monkeypatch, free, 2 * free)
     monkeypatch.setattr(at_load, "mapped_files", lambda process: process)
     assert at_load.fits_with(tiny_target, tiny_draft, settings, [])
     assert not at_load.fits_with(tiny_target, tiny_draft, settings, [2**20, 2**20])

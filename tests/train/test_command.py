@@ -107,14 +107,12 @@ def test_a_file_that_was_no_pair_becomes_one(tmp_path: Path) -> None:
     assert open_store().default() == name and current_pair(name).draft == tmp_path / "draft.gguf"
 
 
-def test_what_memory_does_not_hold_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_memory_does_not_hold_is_refused_with_both_figures() -> None:
     header = read_file(tiny.target_path())
-    monkeypatch.setattr("edgespec_train.session.free_memory", lambda: (64 << 30, 64 << 30))
-    assert choose_width([header], 10 << 20, "eagle3", 704, 60) == 96
-    assert choose_width([header], 10 << 20, "eagle3", 704, 1) == 4
-    monkeypatch.setattr("edgespec_train.session.free_memory", lambda: (1 << 29, 64 << 30))
+    assert choose_width([header], 10 << 20, "eagle3", 704, 60, 64 << 30) == 96
+    assert choose_width([header], 10 << 20, "eagle3", 704, 1, 64 << 30) == 4
     with pytest.raises(DoesNotFitError, match=r"takes about .* of memory, and .* are free"):
-        choose_width([header], 10 << 20, "eagle3", 704, 60)
+        choose_width([header], 10 << 20, "eagle3", 704, 60, 1 << 29)
 
 
 def test_what_is_trained_is_chosen_or_asked_for() -> None:

@@ -77,7 +77,7 @@ def test_a_body_goes_on_where_the_prompt_ends(small_library):
             continue
         code = made[0]["content"].split("```python\n")[1].split("\n```")[0]
         answer = made[1]["content"].removeprefix("```python\n").removesuffix("\n```")
-        ast.parse(answer if answer.startswith(code) else f"{code}\n{answer}")
+        assert ast.parse(answer if answer.startswith(code) else f"{code}\n{answer}").body
 
 
 def test_an_epoch_is_the_same_every_time(small_library):

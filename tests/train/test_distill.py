@@ -77,7 +77,7 @@ def learned_from(made, texts, tokens):
 
 def shared_at_first(made):
     held_out = list(recorded.read(made.folder / "held-out-0.npz"))
-    student = learn._begin(made, open_target(*made.target), None)
+    student = learn.begin(made, open_target(*made.target), None)
     return held_out_figures(student, held_out, None)[0][2]
 
 
@@ -126,7 +126,7 @@ def test_the_file_says_in_llama_cpp_what_torch_says(short):
         t for t in recorded.read(made.folder / "held-out-0.npz") if len(t.top_ids) > 3 and t.prompt > 2
     ]
     head = start.begin(open_target(tiny.target_path()), "eagle3")
-    head.load_state_dict(learn._weights(made.state_file(learned.rounds)))
+    head.load_state_dict(learn.weights_of(made.state_file(learned.rounds)))
     theirs = shared_in_llama_cpp(learned.draft, held_out)
     from edgespec_train.batch import batch_of
     from edgespec_train.divergence import agreement
@@ -176,7 +176,7 @@ def test_medusa_heads_learn_and_numpy_computes_what_torch_does(tmp_path):
     target = open_target(*made.target)
     heads = start.medusa(target)
     assert learned.complete and learned.after > 1.25 * shared_at_first(made)
-    heads.load_state_dict(learn._weights(made.state_file(learned.rounds)))
+    heads.load_state_dict(learn.weights_of(made.state_file(learned.rounds)))
     model = MedusaModel(learned.draft, target.vocab)
     states = made.held_out[0].states[:5].astype(np.float32)
     with torch.inference_mode():
@@ -304,7 +304,7 @@ def test_a_minute_teaches_a_head_much(tmp_path):
     assert learned.before < 0.05 and learned.after > learned.before + 0.13
     held_out = list(recorded.read(made.folder / "held-out-0.npz"))
     head = start.begin(open_target(tiny.target_path()), "eagle3")
-    head.load_state_dict(learn._weights(made.state_file(learned.rounds)))
+    head.load_state_dict(learn.weights_of(made.state_file(learned.rounds)))
     assert held_out_figures(head, held_out, None)[0][2] == pytest.approx(learned.after, abs=0.01)
     assert made.recorded
 

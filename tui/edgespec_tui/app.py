@@ -81,13 +81,14 @@ class ChatApp(GuardedApp):
         typed: TypedAhead | None = None,
         known: AppNames | None = None,
         toolbox: Toolbox | None = None,
+        look_after_s: float = LOOK_AFTER_S,
     ) -> None:
         """sessions: None keeps them in memory. notices: what people should know; others may add to it.
 
         known: the keys and themes that a settings file may name; without it they are not checked.
         """
         super().__init__(typed)
-        self.settings = settings or Settings()
+        self.settings, self._look_after_s = settings or Settings(), look_after_s
         self._notices = notices if notices is not None else []
         self._sessions = sessions or Sessions(None, on_notice=self._notices.append)
         self._shelf = shelf or Shelf(open_store())
@@ -284,7 +285,7 @@ class ChatApp(GuardedApp):
         """Looks for models of other programs, once it keeps nobody waiting, and offers the best."""
         while not self.chat.is_whole:
             await asyncio.sleep(LOOK_AGAIN_S)
-        await asyncio.sleep(LOOK_AFTER_S)
+        await asyncio.sleep(self._look_after_s)
         self._best = await in_thread(self._shelf.recommended)
         if self._best is not None and self.chat.is_whole:
             self.chat.query_one(Welcome).recommend(self._best.sentence)

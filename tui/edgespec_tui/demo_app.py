@@ -5,13 +5,13 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 from typing import ClassVar
 
 from textual.binding import BindingType
 
-from edgespec.local.attach import Progress
+from edgespec.local.attach import OnProgress, Progress
 from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec_tui import hang_up
 from edgespec_tui.guarded_app import GuardedApp
@@ -58,7 +58,7 @@ def show(arguments: argparse.Namespace) -> int:
         sys.stdin and sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
     )
     if arguments.plain or not on_terminal:
-        asyncio.run(_in_lines(arguments.seconds))
+        asyncio.run(in_lines(arguments.seconds))
         return 0
     typed = TypedAhead()
     typed.ask_background()
@@ -74,13 +74,25 @@ def show(arguments: argparse.Namespace) -> int:
     return 1 if app.fault else code or 0
 
 
-async def _in_lines(seconds: float) -> None:
+def _say(sentence: str) -> None:
+    print(sentence, flush=True)
+
+
+async def in_lines(
+    seconds: float,
+    *,
+    prepare: Callable[[OnProgress], demo.Preparation] = demo.Preparation,
+    others: Others | None = None,
+    first_look_s: float = FIRST_LOOK_S,
+    reading_s: float = READING_S,
+    say: Callable[[str], None] = _say,
+) -> None:
     """Shows the demo in plain lines. Raises EdgeSpecError."""
-    _say(demo.ABOUT_LINES)
-    others = Others()
-    await asyncio.sleep(FIRST_LOOK_S)
+    say(demo.ABOUT_LINES)
+    others = others or Others()
+    await asyncio.sleep(first_look_s)
     if (cores := others.cores()) >= BUSY_CORES:
-        _say(f"Other programs keep {cores:.1f} cores busy: this takes longer, and shows less, than usual.")
+        say(f"Other programs keep {cores:.1f} cores busy: this takes longer, and shows less, than usual.")
     shown, preparing = "", asyncio.current_task()
     unheard: OSError | None = None  # as with `| head`
 
@@ -89,13 +101,13 @@ async def _in_lines(seconds: float) -> None:
         if progress.text != shown and not unheard:
             shown = progress.text
             try:
-                _say(f"{shown[:1].upper()}{shown[1:]} ...")
+                say(f"{shown[:1].upper()}{shown[1:]} ...")
             except OSError as error:  # the loop would print it, and go on
                 unheard = error
                 if preparing:
                     preparing.cancel()
 
-    preparation = demo.Preparation(tell)
+    preparation = prepare(tell)
     try:
         endpoint = await preparation.endpoint()
     except asyncio.CancelledError:
@@ -103,35 +115,32 @@ async def _in_lines(seconds: float) -> None:
             raise unheard from None
         raise
     try:
-        _say(demo.about_cost(preparation.cost, preparation.unwritable))
-        most = 2 * seconds + READING_S
-        _say(f"{demo.TURNS} That takes about {2 * seconds:.0f} s, and {most:.0f} s at most.")
+        say(demo.about_cost(preparation.cost, preparation.unwritable))
+        most = 2 * seconds + reading_s
+        say(f"{demo.TURNS} That takes about {2 * seconds:.0f} s, and {most:.0f} s at most.")
         race = demo.new_race(endpoint, seconds=seconds)
         others.cores()
         with suppress(TimeoutError):
             async with asyncio.timeout(most):
                 await race.warm_both(demo.WARM)
-                await _run_in_lines(race)
-        _say_lanes(race.lanes.values())
+                await _run_in_lines(race, say)
+        say(_lanes_line(race.lanes.values()))
         for sentence in (demo.result(race), demo.busy(others.cores()), demo.sameness(race), demo.NEXT):
             if sentence:
-                _say(sentence)
+                say(sentence)
     finally:
         await endpoint.close()
 
 
-async def _run_in_lines(race: Race) -> None:
+async def _run_in_lines(race: Race, say: Callable[[str], None]) -> None:
     due = time.monotonic() + LINE_EVERY_S
     async with aclosing(race.run()) as lanes:
         async for _ in lanes:
             if time.monotonic() >= due:
                 due = time.monotonic() + LINE_EVERY_S
-                _say_lanes(race.lanes.values())
+                say(_lanes_line(race.lanes.values()))
 
 
-def _say_lanes(lanes: Iterable[Lane]) -> None:
-    _say("; ".join(f"{title_of(lane)}: {', '.join(clock_of(lane).split('   '))}" for lane in lanes))
-
-
-def _say(sentence: str) -> None:
-    print(sentence, flush=True)
+def _lanes_line(lanes: Iterable[Lane]) -> str:
+    """Returns how far the answers of a race are, in a line."""
+    return "; ".join(f"{title_of(lane)}: {', '.join(clock_of(lane).split('   '))}" for lane in lanes)

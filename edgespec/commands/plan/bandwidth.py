@@ -5,6 +5,7 @@ What an evaluation costs depends on shapes and number formats, not on the values
 
 import statistics
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +18,17 @@ from edgespec_models.grow.source import GrowError, ModelShape
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)  # rows of an evaluation
 LAYERS = {"F16": 6, "Q8_0": 12, "Q4_0": 22}  # about 200 MB: several times what a processor's caches hold
-D, HEADS, KV_HEADS, HEAD, FFN = 1024, 16, 8, 128, 3072  # one layer, as in Qwen3 0.6B
+LAYER = ModelShape(1, 1024, 1, 16, 8, 128, 3072)  # as in Qwen3 0.6B
 TURNS = 5
 BEFORE = 4  # tokens before those that are timed
 
 
-def seconds_a_byte(dtype: str, settings: PairSettings) -> dict[int, float]:
+def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER) -> dict[int, float]:
     """Returns rows at once -> seconds for each byte of weights, measured in two seconds. Raises PlanError."""
     small = tiny.draft_path()
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder, JsonChild(__spec__.name) as child:
         path = Path(folder) / "grown.gguf"
-        shape = ModelShape(1, D, LAYERS[dtype], HEADS, KV_HEADS, HEAD, FFN)
+        shape = replace(layer, layers=LAYERS[dtype])
         asked = {name: getattr(settings, name) for name in ("n_gpu_layers", "threads", "kv_type", "rpc")}
         asked |= {"path": str(path), "tensor_split": settings.tensor_split}
         try:

@@ -12,7 +12,7 @@ and never sees the randomness of the rule.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
@@ -26,6 +26,7 @@ from edgespec.core.verify import Rule
 from edgespec.sampling.sampler import point_mass
 
 Drafting = Generator[Ask, "NDArray[np.float32] | None", Draft]
+Piece = Callable[[int], bytes]  # the text of a token
 HOPELESS = 0.03  # a guess that counts less often than this is not made
 
 certain = lru_cache(maxsize=4096)(point_mass)  # the same tokens are guessed again and again

@@ -2,10 +2,10 @@
 
 from importlib import import_module
 
-from edgespec.core.drafters import Guesser
+from edgespec.core.drafters import Guesser, Piece
 from edgespec.core.values import FREE
 
 
-def free_guessers(n_vocab: int) -> list[Guesser]:
-    """Returns what `guesser` makes in the file of each name. n_vocab: tokens of the target."""
-    return [import_module(f"edgespec.core.drafters.{name}").guesser(n_vocab) for name in FREE]
+def free_guessers(n_vocab: int, piece: Piece) -> list[Guesser]:
+    """Returns what `guesser` makes in the file of each name, from the target's vocabulary."""
+    return [import_module(f"edgespec.core.drafters.{name}").guesser(n_vocab, piece) for name in FREE]

@@ -15,7 +15,7 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.drafters import Offer, offer
+from edgespec.core.drafters import Offer, Piece, offer
 from edgespec.core.pace.odds import Odds, proportional
 from edgespec.core.values import Judged
 
@@ -143,6 +143,6 @@ class History:
         self._noted = self._text.size
 
 
-def guesser(n_vocab: int) -> History:
-    """Returns one in its state at a pair's first request. n_vocab: tokens of the target."""
+def guesser(n_vocab: int, piece: Piece) -> History:
+    """Returns one in its state at a pair's first request, from the target's vocabulary."""
     return History()

@@ -16,7 +16,7 @@ from operator import mul
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.drafters import Offer
+from edgespec.core.drafters import Offer, Piece
 from edgespec.core.pace.odds import Odds
 from edgespec.core.values import Judged
 
@@ -80,6 +80,6 @@ class Lookahead:
             del self._pool[next(iter(self._pool))]
 
 
-def guesser(n_vocab: int) -> Lookahead:
-    """Returns one in its state at a pair's first request. n_vocab: tokens of the target."""
+def guesser(n_vocab: int, piece: Piece) -> Lookahead:
+    """Returns one in its state at a pair's first request, from the target's vocabulary."""
     return Lookahead()

@@ -12,7 +12,7 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.drafters import Offer, offer
+from edgespec.core.drafters import Offer, Piece, offer
 from edgespec.core.pace.odds import Odds, proportional
 from edgespec.core.values import Judged
 
@@ -83,7 +83,7 @@ class SuffixLookup:
     def __init__(self, odds: Odds | None = None) -> None:
         """odds: acceptance by SURE."""
         self.odds = odds or proportional(0.0, 0.95)
-        self._automaton = SuffixAutomaton()
+        self.automaton = SuffixAutomaton()
         self._held = bytearray()  # those tokens, int32 each
         self._media = False  # among them
 
@@ -93,10 +93,10 @@ class SuffixLookup:
     def offer(self, tokens: NDArray[np.int32], limit: int) -> Offer:
         """Offers what followed the longest repeated suffix of `tokens`, the last time."""
         self.sync(tokens)
-        length, end = self._automaton.match
+        length, end = self.automaton.match
         if length < MIN_MATCH:
             return Offer()
-        guesses = self._automaton.tokens[end : end + limit]
+        guesses = self.automaton.tokens[end : end + limit]
         if self._media:  # nobody can guess a cell of one
             guesses = list(takewhile(lambda token: token >= 0, guesses))
         length = min(length, len(SURE) - limit)
@@ -107,18 +107,18 @@ class SuffixLookup:
 
     def sync(self, tokens: NDArray[np.int32]) -> None:
         """Makes the automaton hold exactly `tokens`: appends what is new, starts anew after an edit."""
-        held = len(self._automaton.tokens)
+        held = len(self.automaton.tokens)
         if held and not (held <= tokens.size and self._held.startswith(tokens.data[:held].cast("B"))):
-            self._automaton, self._held, held, self._media = SuffixAutomaton(), bytearray(), 0, False
+            self.automaton, self._held, held, self._media = SuffixAutomaton(), bytearray(), 0, False
         fresh = tokens[held:]
         if fresh.size and fresh.item(fresh.argmin()) < 0:
             self._media = True  # each of its cells counts as new, so no repetition is followed across it
             fresh = np.where(fresh < 0, -1 - np.arange(held, tokens.size, dtype=np.int32), fresh)
         for token in fresh.tolist():
-            self._automaton.append(token)
+            self.automaton.append(token)
         self._held += tokens[held:].tobytes()
 
 
-def guesser(n_vocab: int) -> SuffixLookup:
-    """Returns one in its state at a pair's first request. n_vocab: tokens of the target."""
+def guesser(n_vocab: int, piece: Piece) -> SuffixLookup:
+    """Returns one in its state at a pair's first request, from the target's vocabulary."""
     return SuffixLookup()

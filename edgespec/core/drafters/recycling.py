@@ -13,7 +13,7 @@ import copy
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.drafters import Offer, offer
+from edgespec.core.drafters import Offer, Piece, offer
 from edgespec.core.pace.odds import Odds
 from edgespec.core.values import Judged
 
@@ -82,6 +82,6 @@ def _place(a: int, b: int) -> int:
     return (a * 0x9E3779B1 ^ b * 0x85EBCA77) % 0x1FFFFFFF % PLACES
 
 
-def guesser(n_vocab: int) -> TokenRecycling:
-    """Returns one in its state at a pair's first request. n_vocab: tokens of the target."""
+def guesser(n_vocab: int, piece: Piece) -> TokenRecycling:
+    """Returns one in its state at a pair's first request, from the target's vocabulary."""
     return TokenRecycling(n_vocab)

@@ -8,7 +8,7 @@ let running = null;
 
 const headers = (more) => (key ? { ...more, Authorization: `Bearer ${key}` } : { ...more });
 // who guessed a token -> its tint; the target's own have none
-const TINTS = { target: "", grammar: "grammar", lookup: "lookup", recycling: "recycling", lookahead: "recycling" };
+const TINTS = { target: "", grammar: "grammar", lookup: "lookup", history: "lookup", recycling: "recycling", lookahead: "recycling" };
 
 async function refresh() {
   const locked = page.dataset.key === "required" && !key;

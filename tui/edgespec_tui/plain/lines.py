@@ -16,6 +16,7 @@ from edgespec_tui.sessions.search import short_name_of
 from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.terminal.typed_bytes import without_controls
+from edgespec_tui.widgets import slash_commands
 from edgespec_tui.widgets.attached_files import NAMED, read_file, with_files
 from edgespec_tui.widgets.question import QuestionText
 
@@ -23,22 +24,15 @@ with contextlib.suppress(ImportError):  # not on Windows
     import readline  # noqa: F401  (input() then has a history and line editing)
 
 HELP = "/clear starts a new chat, /help lists the commands, Ctrl+C stops an answer, Ctrl+D quits."
+SHARED = (*CHANGES, "/continue", "/export", "/read", "/speculation")  # with the screen
 COMMANDS = {
+    **{f"{one.name} {one.wants}".rstrip(): one.does for one in slash_commands.COMMANDS if one.name in SHARED},
     "/clear": "start a new chat (also /new)",
     "/again": "answer the last question again",
-    "/continue": "continue the last answer from where it ended",
     "/back": "take back the last question and its answer",
-    "/read FILE": "put a text file or picture before the next question",
-    "/system [TEXT]": "set or show the system prompt",
-    "/instructions [on|off]": "use the AGENTS.md of this project, or do not",
-    "/prompts [NAME]": "use a saved system prompt; save NAME, delete NAME; alone, list them",
-    "/set [NAME VALUE]": "set temperature, seed, max_tokens, ...; alone, show them",
-    "/speculation on|off": "turn speculation on or off",
     "/sessions [WORDS]": "list all chats, or those that contain these words",
     "/open NAME": "continue a chat from the list",
-    "/rename TITLE": "give this chat a title",
     "/delete NAME": "delete a chat from the list; /undelete restores the last one",
-    "/export [FILE]": "write this chat to a file: .md or .json",
     "/exit": "quit (also /quit, /bye)",
 }
 ENDS = ("/exit", "/quit", "/bye")

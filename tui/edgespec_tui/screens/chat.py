@@ -50,6 +50,7 @@ class ChatScreen(ConversationScreen):
         key("chat.panel", "f2", "Panel", "Panel on and off"),
         key("chat.copy_code", "f6", "Copy code", "Copy the last code block", first=True),
         key("chat.copy_answer", "f7", "Copy answer", "Copy the last answer", first=True),
+        key("chat.copy_question", "alt+q", "Copy question", "Copy the last question"),
         key("chat.reasoning", "f8", "Reasoning", "Open and close the reasoning"),
         key("chat.restart", "f9", "Restart engine", "Start the engine again"),
         key("chat.edit_last", "ctrl+b", "Edit last question", "Edit and resend the last question"),
@@ -342,6 +343,11 @@ class ChatScreen(ConversationScreen):
         """Copies the last answer."""
         if (answer := self._last("assistant")) is not None:
             self.copy(answer.text, "the last answer")
+
+    def action_copy_question(self) -> None:
+        """Copies the last question."""
+        if (question := self._last("user")) is not None:
+            self.copy(question.text, "the last question")
 
     def action_reasoning(self) -> None:
         """Opens or closes the reasoning of all answers."""

@@ -47,6 +47,7 @@ class Sessions:
         *,
         on_notice: Callable[[str], None],
         clock: Callable[[], float] = time.time,
+        retry_s: float = RETRY_S,
     ) -> None:
         """folder: None keeps them in memory alone. Making them never fails, and never waits.
 
@@ -56,7 +57,7 @@ class Sessions:
         path = folder / "sessions.db" if folder else None
         self.storage = SessionStorage(path, on_notice=on_notice, clock=clock)
         self._locks = SessionLocks(folder / "session-locks" if folder else None)
-        self._tell, self._clock = on_notice, clock
+        self._tell, self._clock, self._retry_s = on_notice, clock, retry_s
         self._handed: dict[int, Changes] = {}  # all that was ever handed over, by session
         self._pending: dict[int, Changes] = {}  # the part of it that is not written yet
         self._writing: dict[int, Changes] = {}  # the part that is being written
@@ -314,7 +315,7 @@ class Sessions:
                 for id, older in pending.items():
                     newer = self._pending.get(id, older)  # what came since
                     self._pending[id] = Changes(newer.head, {**older.turns, **newer.turns})
-                self._due = min(self._due, time.monotonic() + RETRY_S)
+                self._due = min(self._due, time.monotonic() + self._retry_s)
 
     def _do(self, work: Callable[[sqlite3.Connection], Any], future: Future[Any], reading: bool) -> None:
         if not future.set_running_or_notify_cancel():
