@@ -81,7 +81,7 @@ class PromptReader:
                 if alone:
                     return slot, self._beginning(slot, want, lag, size)
                 if size > self._left:
-                    size = max(self._left // TILE, not self._used) * TILE
+                    size = min(size, max(self._left // TILE, not self._used) * TILE)
                 return (slot, self._by_itself(slot, want, lag, size)) if size else None
         return None
 
