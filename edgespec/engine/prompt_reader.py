@@ -1,11 +1,12 @@
 """Which part of which prompt is read next: whole chunks alone, with others what a short pause allows.
 
 Where a pause has no room for two tiles, parts are read along with rounds, whose rows then cost next to
-nothing: on two cores, one row and 62 tokens take less time than 64 tokens. Such a part is no smaller than
-what reads cheaply: on a slow machine, parts of the size of a pause made everybody wait longer.
+nothing, if that is no dearer: on some processors one row and 62 tokens take less time than 64 tokens, with
+flash attention up to half as long again. Such a part is no smaller than what reads cheaply, or a tile: on a
+slow machine, parts of the size of a pause made everybody wait longer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -51,19 +52,19 @@ class PromptReader:
 
         The prompt that is read soonest comes first, while nobody loses patience. A short last chunk joins
         the evaluation of all, which then comes before what follows it. If no two tiles can be read
-        in a pause, parts of prompts join it too: they are added to `joining`. A medium joins none that has
-        no room for all of it: it is read by itself, once between two rounds.
+        in a pause, parts of prompts may join it too: they are added to `joining`. A medium joins none that
+        has no room for all of it: it is read by itself, once between two rounds.
         """
         lags = {slot: self._target.missing(slot.want()) for slot in running if slot.request.reading}
         alone = len(lags) == len(running)  # nobody waits for more of an answer
-        slow = not alone and self._in_a_pause < min(2 * TILE, self._chunk)
+        short = not alone and self._in_a_pause < min(2 * TILE, self._chunk)
+        slow = (cheap := self._cheap(running, lags) if short else 0) > 0
         room, due = self._n_rows - len(running), False
         if alone:
             self._used = 0
         else:
             drawn = max(slot.request.drawn for slot in running if slot not in lags)
-            least = 0 if self._used or not slow else self._cheap(len(running) - len(lags))
-            room = min(room - drawn, max(self._left, least))
+            room = min(room - drawn, max(self._left, 0 if self._used else cheap))
         for slot in sorted(lags, key=lambda slot: self._latest(slot, lags[slot])):
             want, lag = slot.want(), lags[slot]
             if lag <= room + 1:
@@ -80,15 +81,20 @@ class PromptReader:
                 if alone:
                     return slot, self._beginning(slot, want, lag, size)
                 if size > self._left:
-                    size = self._left // TILE * TILE
+                    size = min(size, max(self._left // TILE, not self._used) * TILE)
                 return (slot, self._by_itself(slot, want, lag, size)) if size else None
         return None
 
-    def _cheap(self, streams: int) -> int:
-        """Returns the fewest tokens that are read cheaply along with a round of so many streams."""
-        seconds = self._costs.target.curve(self._n_rows)
+    def _cheap(self, running: Sequence[Slot], lags: Mapping[Slot, int]) -> int:
+        """Returns the fewest tokens that are read cheaply along with a round; 0 if a pause's are not."""
+        streams = len(running) - len(lags)
+        n_ctx = max(slot.want().tokens.size - lag for slot, lag in lags.items()) if lags else 0
+        seconds = self._costs.target.curve(self._n_rows, n_ctx)
         each = (seconds[streams + 1 :] - seconds[streams]) / np.arange(1, self._n_rows - streams + 1)
-        return int(np.argmax(each <= CHEAPLY * each.min())) + 1
+        least = int(np.argmax(each <= CHEAPLY * each.min())) + 1
+        part = min(max(self._in_a_pause, least), each.size)
+        by_itself = min(self._token_s, self._costs.target.seconds(self._chunk, n_ctx) / self._chunk)
+        return least if each[part - 1] <= CHEAPLY * by_itself else 0
 
     def _before_media(self, want: Want, lag: int, room: int) -> int:
         """Returns how many tokens of the `lag` that are still to be read fit into `room`, no medium cut."""
