@@ -134,11 +134,11 @@ def test_what_is_read_while_nobody_listens_keeps_nobody_waiting() -> None:
 
 def test_how_long_reading_takes_is_seen_in_the_first_chunk() -> None:
     """Costs at start were believed for the first seconds, in which streams that start together start."""
-    engine, clock = two_prompts(400, 129)
+    engine, clock = two_prompts(119, 120)
     assert answers_of(engine) == ["a"]
     began = clock()
     assert answers_of(engine) == ["b"], "as much as a pause has room for is read at once"
-    assert clock() - began == pytest.approx(PAUSE_S, rel=0.1)
+    assert 0.9 * PAUSE_S < clock() - began < PAUSE_S
 
 
 def two_prompts(a: int, b: int) -> tuple[Engine, Machine]:
@@ -174,55 +174,3 @@ def test_nobody_guesses_in_the_evaluation_that_brings_a_first_token(drafter: str
     assert not pair.draft.calls and not any(round_.drafted for round_ in rounds.values())
     drafted = [one.round.drafted for _ in range(3) for one in engine.step() if isinstance(one, Emitted)]
     assert any(drafted)
-
-
-# Seconds of so many tokens of a 0.6B in F16 on two cores (quiet, and beside other work), and on a card.
-MACHINES = {
-    "two cores": {1: 0.029, 2: 0.049, 4: 0.06, 8: 0.093, 16: 0.12, 32: 0.16, 63: 0.23, 512: 1.7},
-    "two busy cores": {1: 0.04, 2: 0.062, 4: 0.07, 8: 0.09, 16: 0.142, 32: 0.24, 63: 0.46, 512: 3.8},
-    "a slow machine": {1: 0.29, 2: 0.49, 4: 0.6, 8: 0.93, 16: 1.2, 32: 1.6, 63: 2.3, 512: 17.0},
-    "another kernel from 64 on": {
-        1: 0.05,
-        2: 0.076,
-        8: 0.11,
-        16: 0.164,
-        32: 0.32,
-        63: 0.63,
-        64: 0.42,
-        128: 0.84,
-        512: 3.36,
-    },  # fmt: skip
-    "a card": {1: 0.006, 8: 0.0065, 63: 0.009, 128: 0.012, 512: 0.04},
-}
-
-
-def answered(engine: Engine, clock: Virtual, asked: Sequence[tuple[str, int, int]]) -> list[float]:
-    """Submits (id, tokens of the prompt, of the answer), steps to the end; returns when "running" wrote."""
-    at = []
-    for id, n, most in asked:
-        engine.submit(id, prompt_of(n, len(id) * n + ord(id[-1])), Request(GREEDY, most))
-    while not engine.idle:
-        at += [clock() for one in engine.step() if isinstance(one, Emitted) and one.id == "running"]
-    return at
-
-
-@pytest.mark.parametrize("machine", MACHINES)
-def test_agents_side_by_side_keep_each_other_waiting_for_little_and_are_done_sooner(machine: str) -> None:
-    """llama-server has a running stream wait for whole batches of 512 tokens of new prompts."""
-
-    def engine_of() -> tuple[Engine, Virtual]:
-        pair = FakePair(slots=4, drafter="none", n_ctx=2048, cells=4 * 2048, points=MACHINES[machine])
-        clock = Virtual(pair)
-        return Engine(pair, slots=4, clock=clock), clock
-
-    new = [(f"new {i}", 1000, 32) for i in range(3)]
-    engine, clock = engine_of()
-    for one in [("running", 40, 160), *new]:
-        answered(engine, clock, [one])
-    in_turn = clock()
-    engine, clock = engine_of()
-    engine.submit("running", prompt_of(40), Request(GREEDY, 160))
-    engine.step()
-    at = answered(engine, clock, new)
-    assert np.percentile(np.diff(at), 99) <= 2 * MACHINES[machine][512]
-    assert clock() <= 0.95 * in_turn, "parts of 12 tokens took 1.39 times as long on the slow machine"

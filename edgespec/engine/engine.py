@@ -7,9 +7,10 @@ the rows of all. Requests join and leave between steps.
 
 Prompts are read one chunk at a time, so that a first token is sent before anything else is evaluated. Between
 two rounds as much of them is read as a short pause allows (`PromptReader`): running streams wait no longer.
-If that is little, parts of prompts join the evaluations of running streams. Otherwise a prompt is read in
-the chunks it would be read in alone, or in whole tiles of them, and evaluations of several sequences stay
-below 64 tokens: so the arithmetic is the same as alone, as far as the order of cells in the cache allows.
+If the machine is too slow for that, parts of prompts join the evaluations of running streams. Otherwise a
+prompt is read in the chunks it would be read in alone, or in whole tiles of them, and evaluations of several
+sequences stay below 64 tokens: so the arithmetic is the same as alone, as far as the order of cells
+in the cache allows.
 """
 
 import time

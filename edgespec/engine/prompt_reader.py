@@ -1,14 +1,6 @@
-"""Which part of which prompt is read next: whole chunks alone, with others what a short pause allows.
+"""Which part of which prompt is read next: whole chunks alone, with others what a short pause allows."""
 
-Where a pause has no room for two tiles, parts are read along with rounds, whose rows then cost next to
-nothing, if that is no dearer: on some processors one row and 62 tokens take less time than 64 tokens, with
-flash attention up to half as long again. Such a part is no smaller than what reads cheaply, or a tile: on a
-slow machine, parts of the size of a pause made everybody wait longer.
-"""
-
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Sequence
 
 from edgespec.core.loop import Want
 from edgespec.core.media import whole_after, whole_before
@@ -20,7 +12,6 @@ PAUSE_S = 0.4  # longest that running streams should pause, rounds excluded; or 
 SOON_S = 4.0  # seconds of reading that come before the draft reads for running streams
 PATIENCE = 8.0  # times as long as reading its prompt takes: who waited so long goes before all later ones
 TILE = 64  # llama.cpp sums in tiles of so many tokens: whole ones compute as in a longer chunk
-CHEAPLY = 1.05  # times what a token costs, of those read along with a round, where it costs least
 FADE = 0.7  # weight of earlier chunks in the speed of reading, with each new one
 
 
@@ -29,7 +20,7 @@ class PromptReader:
 
     def __init__(self, target: Cache, costs: Costs, *, chunk: int, n_rows: int) -> None:
         """chunk: most tokens that are read at once, however fast; n_rows: that several sequences share."""
-        self._target, self._costs, self._chunk, self._n_rows = target, costs, chunk, n_rows
+        self._target, self._draft, self._chunk, self._n_rows = target, costs.draft, chunk, n_rows
         self._pause_s = max(PAUSE_S, costs.target.seconds(1))
         self._token_s = costs.target.seconds(chunk) / chunk
         self._fade = 0.0  # FADE, once a chunk was read
@@ -51,20 +42,19 @@ class PromptReader:
         """Returns which chunk of a new prompt the target reads by itself; None if a round is due.
 
         The prompt that is read soonest comes first, while nobody loses patience. A short last chunk joins
-        the evaluation of all, which then comes before what follows it. If no two tiles can be read
-        in a pause, parts of prompts may join it too: they are added to `joining`. A medium joins none that
-        has no room for all of it: it is read by itself, once between two rounds.
+        the evaluation of all, which then comes before what follows it. If not even a tile can be read
+        in a pause, parts of prompts join it too: they are added to `joining`. A medium joins none that has
+        no room for all of it: it is read by itself, once between two rounds.
         """
         lags = {slot: self._target.missing(slot.want()) for slot in running if slot.request.reading}
         alone = len(lags) == len(running)  # nobody waits for more of an answer
-        short = not alone and self._in_a_pause < min(2 * TILE, self._chunk)
-        slow = (cheap := self._cheap(running, lags) if short else 0) > 0
+        slow = not alone and self._in_a_pause < min(TILE, self._chunk)
         room, due = self._n_rows - len(running), False
         if alone:
             self._used = 0
         else:
             drawn = max(slot.request.drawn for slot in running if slot not in lags)
-            room = min(room - drawn, max(self._left, 0 if self._used else cheap))
+            room = min(room - drawn, self._left)
         for slot in sorted(lags, key=lambda slot: self._latest(slot, lags[slot])):
             want, lag = slot.want(), lags[slot]
             if lag <= room + 1:
@@ -81,20 +71,9 @@ class PromptReader:
                 if alone:
                     return slot, self._beginning(slot, want, lag, size)
                 if size > self._left:
-                    size = min(size, max(self._left // TILE, not self._used) * TILE)
+                    size = self._left // TILE * TILE
                 return (slot, self._by_itself(slot, want, lag, size)) if size else None
         return None
-
-    def _cheap(self, running: Sequence[Slot], lags: Mapping[Slot, int]) -> int:
-        """Returns the fewest tokens that are read cheaply along with a round; 0 if a pause's are not."""
-        streams = len(running) - len(lags)
-        n_ctx = max(slot.want().tokens.size - lag for slot, lag in lags.items()) if lags else 0
-        seconds = self._costs.target.curve(self._n_rows, n_ctx)
-        each = (seconds[streams + 1 :] - seconds[streams]) / np.arange(1, self._n_rows - streams + 1)
-        least = int(np.argmax(each <= CHEAPLY * each.min())) + 1
-        part = min(max(self._in_a_pause, least), each.size)
-        by_itself = min(self._token_s, self._costs.target.seconds(self._chunk, n_ctx) / self._chunk)
-        return least if each[part - 1] <= CHEAPLY * by_itself else 0
 
     def _before_media(self, want: Want, lag: int, room: int) -> int:
         """Returns how many tokens of the `lag` that are still to be read fit into `room`, no medium cut."""
@@ -141,4 +120,4 @@ class PromptReader:
         if left == self._chunk == self._in_a_pause:  # the usual case, and rounds may be short
             return self._chunk
         rest = left * self._token_s
-        return min(self._chunk, max(TILE, int(rest * self._chunk / self._costs.draft.seconds(self._chunk))))
+        return min(self._chunk, max(TILE, int(rest * self._chunk / self._draft.seconds(self._chunk))))
