@@ -1,4 +1,4 @@
-"""What llama.cpp is told to load a model by: the file is looked at first, then its parameters are filled."""
+"""The parameters by which llama.cpp loads a model: the file is looked at first, then they are filled."""
 
 import ctypes
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is offered beside the pair that answers: the catalogue's best, and a model of another program."""
+"""What is offered next to the pair that answers: the catalogue's best, and a model of another program."""
 
 import asyncio
 
