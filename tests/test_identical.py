@@ -105,7 +105,7 @@ def test_a_context_that_breaks_the_promise_is_noticed(models: dict[str, Model]) 
     with context(models["F16"]) as made:
         check_identical(made)
         assert made.held().size == 0
-        made._companion = None
+        made._evaluator._companion = None
         with pytest.raises(
             SettingError, match=f"cannot be kept here: F16.gguf .* 1 tokens at once than for {sum(PIECES)}"
         ):
