@@ -117,12 +117,12 @@ def test_a_build_that_cannot_be_loaded_is_a_finding(tmp_path: Path, monkeypatch:
     broken = "raise OSError('libcudart.so.12: cannot open shared object file')"
     (tmp_path / "llama_cpp" / "__init__.py").write_text(broken)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    said = ask({})
-    (found,) = machine_checks.build(said)
+    reply = ask({})
+    (found,) = machine_checks.build(reply)
     assert (
         found.status == "problem" and "libcudart.so.12" in found.text and "docs/install.md#" in found.remedy
     )
-    assert machine_checks.graphics([], said)[0].status == "note"
+    assert machine_checks.graphics([], reply)[0].status == "note"
 
 
 def test_a_child_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

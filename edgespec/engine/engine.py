@@ -219,8 +219,7 @@ class Engine:
         if (target.held(seq) < 0).any():
             raise SettingError(f"slot {slot} holds a picture or sound, which cannot be saved: erase it first")
         if self._slots[slot].adapters != self._own_scales:
-            sentence = f"slot {slot} was read with other LoRA scales than the pair's, and cannot be saved"
-            raise SettingError(f"{sentence}: erase it first")
+            raise SettingError(f"slot {slot} was read with other LoRA scales than the pair's: erase it first")
         return target.save(seq)
 
     def fill_slot(self, slot: int, saved: Saved | None) -> int:
@@ -299,8 +298,9 @@ class Engine:
 
         Where not all do, who has waited longest goes first.
         """
-        target = self._contexts["target"]
-        wanted = {slot: slot.least_rows(target) for slot in ready}
+        if len(ready) < 2:
+            return ready
+        wanted = {slot: slot.least_rows(self._contexts["target"]) for slot in ready}
         if rows + sum(wanted.values()) <= self._pair.n_rows:
             return ready
         fitting: list[Slot] = []

@@ -1,13 +1,14 @@
 """The parameters by which llama.cpp loads a model: the file is looked at first, then they are filled."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import llama_cpp as C
 
 from edgespec.errors import EngineError, ModelFileError, SettingError
+from edgespec.llama import huge_pages
 from edgespec.llama.ggml import local_devices
 from edgespec.llama.tensor_rules import tensor_rules
 from edgespec.pairs.metadata_override import MetadataOverride
@@ -79,3 +80,16 @@ def may_repack() -> bool:
     if not found.sound:
         raise EngineError(found.advice)
     return found.extra_buffers
+
+
+def load_progress(on_progress: Callable[[float], None] | None, in_huge_pages: bool) -> Any:
+    """Returns what llama.cpp calls with the part of the weights that is loaded."""
+
+    def progress(share: float, _: object) -> bool:
+        if share == 0 and in_huge_pages:  # all memory is allocated, and nothing is read
+            huge_pages.ask()
+        if on_progress:
+            on_progress(share)
+        return True  # go on
+
+    return C.llama_progress_callback(progress)

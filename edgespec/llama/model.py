@@ -25,9 +25,8 @@ from edgespec.errors import (
     PairMismatchError,
     SettingError,
 )
-from edgespec.llama import huge_pages
 from edgespec.llama.deep_stack import on_a_deep_stack
-from edgespec.llama.load_params import check_gguf, may_repack, overrides, place
+from edgespec.llama.load_params import check_gguf, load_progress, may_repack, overrides, place
 from edgespec.llama.log import complaints, last_complaint, listening, refuse_full_device
 from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.metadata_override import MetadataOverride
@@ -97,16 +96,8 @@ class Model(Closing):
         self.no_alloc = params.no_alloc = no_alloc
         if no_alloc or in_huge_pages:
             params.load_mode = C.LLAMA_LOAD_MODE_NONE  # with a mapped file, no_alloc aborts the process
-
-        def progress(share: float, _: object) -> bool:
-            if share == 0 and in_huge_pages:  # all memory is allocated, and nothing is read
-                huge_pages.ask()
-            if on_progress:
-                on_progress(share)
-            return True  # go on
-
         if on_progress or in_huge_pages:
-            params.progress_callback = C.llama_progress_callback(progress)
+            params.progress_callback = load_progress(on_progress, in_huge_pages)
         self.layers = Counter(self._load(params))  # by device
         try:
             self.metadata: Mapping[str, str] = self._read_metadata()

@@ -273,7 +273,7 @@ def test_any_text_is_read_by_any_family(name: str) -> None:
         text = "".join(parts)
         turn = turn_of(family, text, {"f": {"properties": {"a": schema}, "x": schema}, "g": schema})
         for call in turn.calls:
-            said = json.dumps(call.parsed, allow_nan=False, ensure_ascii=False).encode("utf-8", "strict")
-            assert said.startswith(b"{")
+            written = json.dumps(call.parsed, allow_nan=False, ensure_ascii=False).encode("utf-8", "strict")
+            assert written.startswith(b"{")
 
     reads()
