@@ -16,7 +16,15 @@ from edgespec.core.pace.cost_table import CostTable
 from edgespec.engine.measuring import measure_costs
 from edgespec.engine.pair import Pair
 from edgespec.llama import attention, attention_timing
-from edgespec.llama.attention import CELLS, PROMPT_ROWS, ROWS, Attention, attention_of, with_attention
+from edgespec.llama.attention import (
+    CELLS,
+    PROMPT_ROWS,
+    ROWS,
+    Attention,
+    attention_of,
+    decided,
+    with_attention,
+)
 from edgespec.llama.attention_timing import Shape, time_attention
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.ggml import libraries
@@ -92,6 +100,26 @@ def test_what_is_measured_decides_for_a_context(model: Model, monkeypatch: pytes
 def test_what_the_user_says_holds(model: Model, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
     measured(monkeypatch, Attention(WIDE.plain, WIDE.flash) if not given else WIDE)
     assert resolved(model, flash_attention=given).flash_attention is given
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text"),
+    [
+        ({}, "off, measured here at 3.41 of the time without it"),
+        ({"n_seq": 8, "n_rows": 8}, "on, measured here at"),
+        ({"flash_attention": True}, "on, as asked"),
+        ({"flash_attention": False}, "off, as asked"),
+        ({"kv_type": "q8_0"}, "on, as a q8_0 cache needs it"),
+        ({"room": 1}, "on, as there is no room for the scores of attention without it"),
+    ],
+)
+def test_it_is_known_why_it_is_on_or_off(
+    model: Model, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], text: str
+) -> None:
+    measured(monkeypatch, WIDE)
+    room = wanted.pop("room", None)
+    settings, found = decided(model, ContextSettings(**{"n_ctx": 512, **wanted}), room)
+    assert str(found).startswith(f"flash attention: {text}") and found.on is settings.flash_attention
 
 
 def test_a_quantised_cache_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

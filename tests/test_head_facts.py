@@ -10,6 +10,7 @@ import tiny_heads
 
 from edgespec.commands.doctor import pair_checks
 from edgespec.commands.pairs import words
+from edgespec.errors import EdgeSpecError
 from edgespec.llama.memory_question import Question
 from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.check import headers_of
@@ -21,7 +22,10 @@ BLOCK = "blk.2.nextn."
 
 
 def said_by_doctor(target: Path, draft: Path | None = None) -> str:
-    found = pair_checks.pair(target, draft)[-1]
+    try:
+        found = pair_checks.pair(target, draft)[-1]
+    except EdgeSpecError as error:
+        return f"problem: {error}"
     return f"{found.status}: {found.text}"
 
 

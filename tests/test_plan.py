@@ -280,10 +280,11 @@ def test_a_pair_of_this_machine_is_planned(small: Path, capsys: pytest.CaptureFi
     assert pair["name"] == "small" and pair["fits"] and pair["plain_tok_per_s"] > 0
     assert [speed["acceptance"] for speed in pair["speeds"]] == [0.6, 0.4, 0.6, 0.8]
     assert pair["acceptance_assumed"] and pair["memory"] > small.stat().st_size
+    assert pair["attention"].startswith("flash attention: o")
     assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--acceptance", "0.9"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "90%" in shown and "assumed" not in shown and "tok/s" in shown
-    assert "off by 18% on average" in shown
+    assert "off by 18% on average" in shown and "small: flash attention: o" in shown
 
 
 @pytest.fixture

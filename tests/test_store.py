@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -206,6 +207,13 @@ def test_a_store_of_wrong_types_is_reported_by_every_command(
                 assert code in (0, 2) and err.count("\n") == (code != 0), (path, wrong, words, err)
                 refused += "is damaged: move it away" in err
     assert refused > 150
+
+
+def test_show_says_how_attention_is_evaluated_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", "embedded"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("embedded: the pair that ships with EdgeSpec")
+    assert re.search("^with    flash attention: (on|off), measured here at [0-9.]+ of the time", shown, re.M)
 
 
 def test_what_is_no_file_or_no_text_is_reported_without_python(store: Store) -> None:

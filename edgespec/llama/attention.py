@@ -28,6 +28,7 @@ from edgespec.system.builds import library_folder
 from edgespec.system.config import cache_folder
 from edgespec.system.cores import threads_wanted
 from edgespec_models.fit.formulas import CHUNK, score_bytes, score_room
+from edgespec_models.fit.need import FlashAttention
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import heads_in_cache
 from edgespec_models.kept_file import is_recent, write_whole
@@ -52,13 +53,16 @@ class Attention:
     flash: Seconds
     plain: Seconds
 
-    def flash_pays(self, sequences: int = 1) -> bool:
-        """Returns whether flash attention is clearly faster for what a pair does, with its usual shares.
+    def ratio(self, sequences: int = 1) -> float:
+        """Returns the time with flash attention over that without, for what a pair usually does.
 
         It skips cells of other sequences, which else cost as much as a sequence's own.
         """
-        plain = _a_token(self.plain) * (1 + OTHERS * (sequences - 1))
-        return CLEARLY * _a_token(self.flash) < plain
+        return _a_token(self.flash) / (_a_token(self.plain) * (1 + OTHERS * (sequences - 1)))
+
+    def flash_pays(self, sequences: int = 1) -> bool:
+        """Returns whether flash attention is clearly faster."""
+        return CLEARLY * self.ratio(sequences) < 1
 
     def slopes(self, *, flash: bool) -> dict[int, float]:
         """Returns by rows the seconds of one layer for each 1,000 tokens of context."""
@@ -78,10 +82,20 @@ def with_attention(model: Model, settings: ContextSettings, room: int | None = N
 
     A card decides for itself (None). room: bytes for scores; None for this machine's.
     """
+    return decided(model, settings, room)[0]
+
+
+def decided(
+    model: Model, settings: ContextSettings, room: int | None = None
+) -> tuple[ContextSettings, FlashAttention]:
+    """Returns the same, and why."""
+    why = "as asked"
     if settings.identical:
         settings = replace(settings, flash_attention=False)
-    if settings.flash_attention or model.on_gpu:
-        return settings
+    if model.on_gpu and settings.flash_attention is None:
+        return settings, FlashAttention(None, "as the graphics card decides")
+    if model.on_gpu or settings.flash_attention:
+        return settings, FlashAttention(settings.flash_attention, why)
     header = headers_of(model.path)[0]
     heads = header.of_architecture("attention.head_count", 1) or 1
     cells = settings.cells or settings.n_ctx * settings.n_seq
@@ -92,12 +106,25 @@ def with_attention(model: Model, settings: ContextSettings, room: int | None = N
         chunk = min(chunk, least)
     if settings.flash_attention is None:
         fits = score_bytes(heads, cells, max(chunk, settings.medium)) <= room
-        if not fits or settings.kv_type not in FLOATS or model.architecture in NEEDED:
-            return replace(settings, flash_attention=True)
-        attention = attention_of(header)
-        if attention.flash_pays(settings.n_seq) if attention else settings.n_seq > 1:
-            return replace(settings, flash_attention=True)
-    return replace(settings, flash_attention=False, chunk=chunk)
+        on, why = _wanted(model, header, settings, fits)
+        if on:
+            return replace(settings, flash_attention=True), FlashAttention(True, why)
+    return replace(settings, flash_attention=False, chunk=chunk), FlashAttention(False, why)
+
+
+def _wanted(model: Model, header: Header, settings: ContextSettings, fits: bool) -> tuple[bool, str]:
+    """Returns whether flash attention is used on the processor, and why. fits: there is room for scores."""
+    if not fits:
+        return True, "as there is no room for the scores of attention without it"
+    if settings.kv_type not in FLOATS:
+        return True, f"as a {settings.kv_type} cache needs it"
+    if model.architecture in NEEDED:
+        return True, f"as {model.architecture} needs it"
+    attention = attention_of(header)
+    if attention is None:
+        return settings.n_seq > 1, "as it could not be timed here"
+    ratio = attention.ratio(settings.n_seq)
+    return attention.flash_pays(settings.n_seq), f"measured here at {ratio:.2f} of the time without it"
 
 
 def attention_of(header: Header) -> Attention | None:

@@ -16,7 +16,7 @@ import llama_cpp as C
 
 from edgespec.errors import EdgeSpecError, ModelFileError
 from edgespec.llama import remote
-from edgespec.llama.attention import with_attention
+from edgespec.llama.attention import decided, with_attention
 from edgespec.llama.devices import cards
 from edgespec.llama.heads.head_settings import (
     OF_NEXTN,
@@ -71,7 +71,7 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
                 log,
             )
     model, lines = models[key]
-    settings = with_attention(model, _settings(question))
+    settings, attention = decided(model, _settings(question))
     with listening() as log:
         C.llama_free(new_context(model, settings))
     found = _weights(model, lines, question.rules)
@@ -82,7 +82,7 @@ def answer(question: Question, models: Models) -> dict[str, Any]:
             C.llama_free(new_context(model, settings, mtp=True))
         kept = _rows_kept(int(C.llama_model_n_embd_out(model.handle)), question.n_seq)
         _add_context(found, log, question.n_seq * model.n_vocab * 4 + kept)
-    return _as_json(model, found)
+    return {**_as_json(model, found), "attention": attention}
 
 
 def _of_head(question: Question, target: str) -> dict[str, Any]:

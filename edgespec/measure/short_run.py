@@ -53,9 +53,6 @@ def measured(asked: dict[str, Any]) -> dict[str, Any]:
             "prompts": taken.finished,
             "others": sum(taken.others) / len(taken.others) if taken.others else 0.0,
             "target_s": {str(n): costs.target.seconds(n) for n in (1, 2, 4, 8, 16)},
-            "flash_attention": {
-                name: context.settings.flash_attention for name, context in pair.contexts.items()
-            },
             "draft_s": costs.draft.seconds(1) if "draft" in pair.contexts else None,
             "recurrent": any(m.has_recurrent_state for m in (pair.target, pair.draft) if m),
         }

@@ -231,7 +231,7 @@ def _asks(
                     n_seq=settings.slots,
                     n_rows=rows,
                     kv_type=chosen,
-                    flash_attention=settings.flash_attention,
+                    flash_attention=False if settings.byte_identical else settings.flash_attention,
                     mtp=mtp,
                     target=str(files["target"]) if head_file and model == "draft" else None,
                     rpc=settings.rpc if model == "target" else (),

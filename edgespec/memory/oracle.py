@@ -20,7 +20,7 @@ from edgespec.errors import (
 from edgespec.llama.memory_question import Question
 from edgespec.system.closing import Closing
 from edgespec.system.json_child import JsonChild
-from edgespec_models.fit.need import Device, Need, Parts
+from edgespec_models.fit.need import Device, FlashAttention, Need, Parts
 
 _ERRORS = {
     kind.__name__: kind
@@ -48,7 +48,10 @@ class MemoryOracle(Closing):
         if question not in self._known:
             answer = self._ask(asdict(question))
             devices = {name: Parts(**parts) for name, parts in answer["devices"].items()}
-            self._known[question] = Need(devices, answer["n_layers"])
+            attention = answer.get("attention")
+            self._known[question] = Need(
+                devices, answer["n_layers"], attention=FlashAttention(*attention) if attention else None
+            )
         return self._known[question]
 
     def projector(self, path: str) -> Need:

@@ -216,6 +216,9 @@ def _reporting(work: Callable[[], int]) -> int:
     except EdgeSpecError as error:
         print(f"edgespec: {one_line(str(error), LONGEST_SENTENCE)}", file=sys.stderr)
         return error.exit_code
+    except KeyboardInterrupt:
+        print("edgespec: stopped", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # the reader of our output has gone, as with `| head`
         _abandon_output()
         return 0

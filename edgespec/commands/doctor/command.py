@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator
 
@@ -18,7 +17,6 @@ from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.pairs.files import pair_files, pair_settings
 from edgespec.system.cards import cards
-from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.other_programs import Others
 from edgespec.system.self_test import SelfTest
 from edgespec.system.self_test import run as run_self_test
@@ -57,31 +55,23 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingError(f"--seconds is {arguments.seconds}: it must be more than 0 and at most 600")
     pair_settings(arguments)  # refuses wrong values before anything is checked
     found: list[Finding] = []
-    try:
-        for part in _checks(arguments):
+    with StatusLine() as line:
+        for part in _checks(arguments, line):
             found += part
-            StatusLine().show(f"looked at {part[-1].topic} ..." if part else "")
-    except KeyboardInterrupt:
-        StatusLine().clear()
-        print("edgespec: stopped", file=sys.stderr)
-        return INTERRUPTED
-    StatusLine().clear()
-    if arguments.json:
-        print(findings.document(found))
-    else:
-        print("\n".join(findings.lines(found)))
+            line.show(f"looked at {part[-1].topic} ..." if part else "")
+    print(findings.document(found) if arguments.json else "\n".join(findings.lines(found)))
     return int(findings.n_problems(found) > 0)
 
 
 def _show_requests(client: Client, as_json: bool) -> int:
     requests = client.last_requests()
-    document = json.dumps({"requests": requests}, indent=1) if as_json else None
-    print(document or "\n".join(last_requests.lines(client.where, requests)))
+    as_text = "\n".join(last_requests.lines(client.where, requests))
+    print(json.dumps({"requests": requests}, indent=1) if as_json else as_text)
     return 0
 
 
-def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
-    settings = pair_settings(arguments)
+def _checks(arguments: argparse.Namespace, line: StatusLine) -> Iterator[list[Finding]]:
+    settings = pair_settings(arguments, remember=False)
     others = Others()
     time.sleep(WATCHED_S)
     busy = others.cores()
@@ -95,27 +85,19 @@ def _checks(arguments: argparse.Namespace) -> Iterator[list[Finding]]:
     yield machine_checks.memory()
     machines = machine_checks.others(settings.rpc, build)
     yield machines
-    loads = "devices" in build and not findings.n_problems(machines)
-    yield from _of_the_pair(arguments, loads)
+    try:
+        target, draft = pair_files(arguments)
+        found = pair_checks.pair(target, draft) + pair_checks.projector(target, settings.mmproj)
+    except EdgeSpecError as error:
+        found = [problem("pair", str(error), f"name other files, or download them again: {pair_checks.OWN}")]
+    yield found
+    sound = "devices" in build and not findings.n_problems(machines + found)
+    if sound:  # what is broken is not loaded
+        found = pair_checks.fit(target, draft, settings)
+        yield found
+    if sound and not (arguments.no_measure or findings.n_problems(found)):
+        line.show("measuring speculation ...")
+        yield speculation(target, draft, settings, arguments.seconds)
     yield surroundings.endpoint()
     yield surroundings.hub()
     yield surroundings.folders()
-
-
-def _of_the_pair(arguments: argparse.Namespace, loads: bool) -> Iterator[list[Finding]]:
-    """Checks the pair as far as it makes sense: what is broken is not measured."""
-    settings = pair_settings(arguments, remember=False)
-    try:
-        target, draft = pair_files(arguments)
-    except EdgeSpecError as error:
-        yield [problem("pair", str(error), pair_checks.OWN)]
-        return
-    found = pair_checks.pair(target, draft) + pair_checks.projector(target, settings.mmproj)
-    yield found
-    if not loads or findings.n_problems(found):
-        return
-    found = pair_checks.fit(target, draft, settings)
-    yield found
-    if not arguments.no_measure and not findings.n_problems(found):
-        StatusLine().show("measuring speculation ...")
-        yield speculation(target, draft, settings, arguments.seconds)

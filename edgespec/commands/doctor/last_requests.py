@@ -2,14 +2,14 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from edgespec.client.chunk import mapped, whole
 from edgespec.client.stream import read_again
 from edgespec.commands.table import table
 from edgespec.core.values import Origin
 
-ORIGINS: tuple[Origin, ...] = ("slot", "memory", "disk", "checkpoint")
+ORIGINS: tuple[Origin, ...] = get_args(Origin)
 HEAD = ("ended", "model", "prompt", "evaluated", "again", *ORIGINS)
 
 
@@ -17,15 +17,11 @@ def lines(where: str, requests: Sequence[Mapping[str, Any]]) -> list[str]:
     """Returns a table of them, and a sentence for each whose tokens were evaluated again."""
     if not requests:
         return [f"{where} has answered no request with this key yet."]
+    title = f"{where}: tokens of the last {len(requests)} prompts, by where they were"
     whys = [(_when(one), read_again(mapped(one, "evaluated_again"))) for one in requests]
     reasons = [f"{ended}  {why}" for ended, why in whys if why]
-    return [
-        f"{where}: tokens of the last {len(requests)} prompts, by where they were",
-        "",
-        *table([HEAD, *(_row(one) for one in requests)]),
-        "",
-        *(reasons or ["No prompt was evaluated again that an earlier one had."]),
-    ]
+    reasons = reasons or ["No prompt was evaluated again that an earlier one had."]
+    return [title, "", *table([HEAD, *map(_row, requests)]), "", *reasons]
 
 
 def _when(one: Mapping[str, Any]) -> str:
@@ -34,11 +30,7 @@ def _when(one: Mapping[str, Any]) -> str:
 
 
 def _row(one: Mapping[str, Any]) -> tuple[str, ...]:
-    cached = mapped(one, "cached_from")
-    counts = (
-        whole(one, "prompt_tokens"),
-        whole(one, "evaluated"),
-        whole(mapped(one, "evaluated_again"), "tokens"),
-        *(whole(cached, origin) for origin in ORIGINS),
-    )
+    again, cached = mapped(one, "evaluated_again"), mapped(one, "cached_from")
+    counts = [whole(one, "prompt_tokens"), whole(one, "evaluated"), whole(again, "tokens")]
+    counts += [whole(cached, origin) for origin in ORIGINS]
     return _when(one), str(one.get("model", "")), *(f"{n:,}" if n else "-" for n in counts)

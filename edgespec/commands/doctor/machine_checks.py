@@ -14,10 +14,11 @@ from edgespec.measure.machine import describe, processor
 from edgespec.memory.free import free_memory
 from edgespec.system.builds import MENDING, REBUILD, VERSION
 from edgespec.system.cards import Card
-from edgespec.system.cores import performance_cores
+from edgespec.system.cores import performance_cores, threads_are_given, threads_wanted
 from edgespec.system.machines import ask
 from edgespec.system.other_programs import BUSY_CORES
 from edgespec.system.self_test import SelfTest
+from edgespec_models.fit.fit import gib
 
 LOADING = "docs/install.md#when-it-does-not-work"
 BACKEND_NAMES = {"MTL": "Metal", "HIP": "ROCm"}  # llama.cpp's -> ours, where they differ
@@ -40,13 +41,11 @@ LITTLE_MEMORY = 2 << 30
 def program() -> list[Finding]:
     """Checks versions."""
     facts = describe()
-    installed = facts["llama-cpp-python"]
-    text = (
-        f"EdgeSpec {__version__}, llama-cpp-python {installed}, Python {facts['python']}, {facts['system']}"
-    )
-    if installed != VERSION:
-        return [problem("program", text, f"EdgeSpec is made for {VERSION}: {REBUILD}", **facts)]
-    return [good("program", text, **facts)]
+    llama = f"llama-cpp-python {facts['llama-cpp-python']}"
+    text = f"EdgeSpec {__version__}, {llama}, Python {facts['python']}, {facts['system']}"
+    if facts["llama-cpp-python"] == VERSION:
+        return [good("program", text, **facts)]
+    return [problem("program", text, f"EdgeSpec is made for {VERSION}: {REBUILD}", **facts)]
 
 
 def build(answer: dict[str, Any], *, cpuinfo: Path = Path("/proc/cpuinfo")) -> list[Finding]:
@@ -76,14 +75,10 @@ def _cpu_flags(cpuinfo: Path) -> set[str]:
 
 def arithmetic(found: SelfTest) -> list[Finding]:
     """Checks whether this build computes right on this processor. found: by the self-test, just now."""
-    facts = asdict(found)
-    if not found.fault:
-        text = "the embedded pair gives the expected logits, one by one, in a batch and on several threads"
-        return [good("arithmetic", text, **facts)]
-    text = f"this build of llama.cpp does not compute correctly on this processor: {found.fault}"
-    if found.sound:
-        text += "; models are loaded without its repacked weights, which is slower but correct"
-    return [problem("arithmetic", text, MENDING, **facts)]
+    if found.fault:
+        return [problem("arithmetic", found.advice, MENDING, **asdict(found))]
+    text = "the embedded pair gives the expected logits, one by one, in a batch and on several threads"
+    return [good("arithmetic", text, **asdict(found))]
 
 
 def graphics(cards: Sequence[Card], build: dict[str, Any]) -> list[Finding]:
@@ -105,15 +100,15 @@ def _backends(devices: Sequence[dict[str, Any]]) -> set[str]:
 
 def _unused(card: Card, built: set[str]) -> Finding:
     backend = card.backends[0]
-    facts = {"card": card.name, "backend": backend}
+    kind, remedy = problem, REBUILD
+    text = f"{card.name} is not used, because this llama.cpp was not built for {backend}"
     if backend in built:
         text = f"{card.name} is present and llama.cpp was built for {backend}, but llama.cpp does not find it"
-        return problem("graphics", text, f"update the driver of the card, and restart: {LOADING}", **facts)
-    text = f"{card.name} is not used, because this llama.cpp was not built for {backend}"
-    if card.integrated and backend != "Metal":
+        remedy = f"update the driver of the card, and restart: {LOADING}"
+    elif card.integrated and backend != "Metal":
         text += "; it shares the machine's memory, so that may or may not be faster"
-        return note("graphics", text, REBUILD, **facts)
-    return problem("graphics", text, REBUILD, **facts)
+        kind = note
+    return kind("graphics", text, remedy, card=card.name, backend=backend)
 
 
 def others(rpc: Sequence[str], build: dict[str, Any]) -> list[Finding]:
@@ -136,9 +131,9 @@ def others(rpc: Sequence[str], build: dict[str, Any]) -> list[Finding]:
 
 def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
     """Checks how many threads evaluation uses. chosen: by --threads. busy: cores that others keep busy."""
-    cores, variable = performance_cores(), os.environ.get("EDGESPEC_THREADS", "")
-    wanted = chosen or (int(variable) if variable.isdecimal() else cores)
-    by = "--threads" if chosen else "EDGESPEC_THREADS" if variable else "the default"
+    cores, given = performance_cores(), threads_are_given()
+    wanted = chosen or (threads_wanted() if given else cores)
+    by = "--threads" if chosen else "EDGESPEC_THREADS" if given else "the default"
     facts = {"threads": wanted, "cores": cores, "logical": os.cpu_count() or cores, "busy": round(busy, 2)}
     text = f"{wanted} ({by}); {cores} fast physical cores are available, {facts['logical']} logical ones"
     found = [good("threads", text, **facts)]
@@ -156,11 +151,11 @@ def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
 def memory() -> list[Finding]:
     """Checks the free memory."""
     free, total = free_memory()
-    if free < LITTLE_MEMORY:
-        remedy = "close other programs: hardly any model fits"
-        return [note("memory", _free(free, total), remedy, free=free, total=total)]
-    return [good("memory", _free(free, total), free=free, total=total)]
+    if free >= LITTLE_MEMORY:
+        return [good("memory", _free(free, total), free=free, total=total)]
+    remedy = "close other programs: hardly any model fits"
+    return [note("memory", _free(free, total), remedy, free=free, total=total)]
 
 
 def _free(free: int, total: int) -> str:
-    return f"{free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
+    return f"{gib(free)} of {gib(total)} free"

@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 
 from edgespec.commands.doctor.findings import Finding, good, note, problem
-from edgespec.errors import EdgeSpecError
+from edgespec.errors import EdgeSpecError, ModelUnsupportedError, PairMismatchError
 from edgespec.memory.at_load import pair_fit, projector_need
 from edgespec.pairs.check import find_head, headers_of
 from edgespec.pairs.projector import projector_of, reads_of
@@ -14,7 +14,7 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import REBUILD, reads_media
 from edgespec_models.fit.fit import SMALLER, Fit, gib
 from edgespec_models.fit.need import Need
-from edgespec_models.gguf.facts import facts_of, learned_positions, why_not_usable
+from edgespec_models.gguf.facts import facts_of, why_not_usable
 from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.shelf.pair_check import check_headers
@@ -24,15 +24,11 @@ OWN = "docs/pairs.md#your-own-models"
 
 
 def pair(target: Path, draft: Path | None) -> list[Finding]:
-    """Checks files and vocabularies as loading does, before weights are read."""
-    try:
-        head = find_head(target, draft)
-        headers = [headers_of(path) for path in (target, draft) if path]
-    except EdgeSpecError as error:
-        remedy = f"name other files with --target and --draft, or download them again: {OWN}"
-        return [problem("pair", str(error), remedy)]
+    """Checks files and vocabularies as loading does, before weights are read. Raises EdgeSpecError."""
+    head = find_head(target, draft)
+    headers = [headers_of(path) for path in (target, draft) if path]
     if reason := why_not_usable(headers[0][0]):
-        return [problem("pair", reason, f"name a model that generates text with --target: {OWN}")]
+        raise ModelUnsupportedError(reason)
     found = _model("target", target, headers[0][0])
     if draft is None:
         return [*found, _without_draft(headers[0])]
@@ -41,8 +37,9 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         return [*found, good("pair", text, head=head.kind)]
     verdict = check_headers(headers[0][0], headers[1][0])
     if not verdict.usable:
-        text = f"{draft.name} cannot draft for {target.name}: {verdict}"
-        return [*found, problem("pair", text, f"choose one of the target's family, or use --no-draft: {OWN}")]
+        raise PairMismatchError(
+            f"{draft.name} cannot draft for {target.name}, but one of its family: {verdict}"
+        )
     found += _model("draft", draft, headers[1][0])
     found.append(good("pair", f"{verdict}: the draft may guess for the target", fit=verdict.fit))
     sizes = [sum(tensor.n_bytes or 0 for header in of for tensor in header.tensors) for of in headers]
@@ -82,26 +79,18 @@ def _without_draft(target: list[Header]) -> Finding:
 
 def projector(target: Path, asked: str) -> list[Finding]:
     """Checks whether the target's projector can be used, if it has one. asked: by --mmproj."""
-    try:
-        path = projector_of(target, asked)
-        kinds = " and ".join(reads_of(read_file(path))) if path else ""
-    except (HeaderError, EdgeSpecError) as error:
-        return [problem("pair", str(error), "name another projector with --mmproj, or --mmproj none")]
+    path = projector_of(target, asked)
     if path is None:
         return []
-    if not reads_media():
-        text = f"{path.name} reads {kinds}, but this build of llama.cpp cannot"
-        return [problem("pair", text, REBUILD, file=str(path))]
-    return [good("pair", f"projector {path.name} reads {kinds}", file=str(path))]
+    text = f"projector {path.name} reads {' and '.join(reads_of(read_file(path)))}"
+    if reads_media():
+        return [good("pair", text, file=str(path))]
+    return [problem("pair", f"{text}, but this build of llama.cpp cannot", REBUILD, file=str(path))]
 
 
 def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Finding]:
-    """Checks whether the pair fits, asking llama.cpp."""
-    headers = headers_of(target)
-    trained = headers[0].of_architecture("context_length")
-    if (settings.n_ctx or 0) > (trained or 2**31) and learned_positions(headers):
-        text = f"{settings.n_ctx:,} tokens of context are asked for: {target.name} has {trained:,} positions"
-        return [problem("memory", text, f"--ctx {trained}, or less")]
+    """Checks whether the pair fits, asking llama.cpp, which also says how attention is evaluated then."""
+    trained = headers_of(target)[0].of_architecture("context_length")
     beyond = beyond_trained(target.name, settings.n_ctx or 0, trained, settings.rope)
     notes = [note("context", beyond, f"--ctx {trained}, or less, if they do")] if beyond else []
     try:
@@ -109,7 +98,8 @@ def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Findin
         found = pair_fit(target, draft, settings, projector=eyes)
     except (HeaderError, EdgeSpecError) as error:
         return [*notes, note("memory", f"the memory that the pair takes is unknown: {error}")]
-    return [*notes, _memory(found, " and ".join(path.name for path in (target, draft) if path), eyes)]
+    name = " and ".join(path.name for path in (target, draft) if path)
+    return [*notes, _memory(found, name, eyes), *_attention(found)]
 
 
 def _memory(found: Fit, name: str, projector: Need | None) -> Finding:
@@ -125,10 +115,24 @@ def _memory(found: Fit, name: str, projector: Need | None) -> Finding:
     }
     if not found.fits:
         return problem("memory", found.sentence(name), " or ".join(found.proposals) or SMALLER, **facts)
-    text = f"the pair takes {gib(choice.total)} with a context of {choice.n_ctx:,} tokens"
-    text += f", its projector {gib(projector.total)}" if projector else ""
+    text = found.sentence("the pair")
+    text += f"; its projector {gib(projector.total)} more" if projector else ""
     text += f": {found.where}" if found.where else ""
     if found.gave_up:
-        remedy = "; ".join(found.proposals) or "free memory, or choose a smaller model, to have all of it"
-        return note("memory", "; ".join([text, *found.gave_up]), remedy, **facts)
+        return note("memory", text, "free memory, or choose a smaller model, to have all of it", **facts)
     return good("memory", text, **facts)
+
+
+def _attention(found: Fit) -> list[Finding]:
+    """Says whether the models have flash attention, why, and what that means for the target's digits."""
+    target = found.choice.needs["target"].attention
+    if target is None or target.on is None:  # unknown, or a card decides
+        return []
+    digits = (
+        "depend on the number of threads, which stays within a text"
+        if target.on
+        else "do not depend on the number of threads"
+    )
+    text = f"{found.attention}; digits {digits}; --byte-identical rules out all such differences"
+    needs = found.choice.needs.items()
+    return [good("attention", text, **{model: need.attention.on for model, need in needs if need.attention})]

@@ -26,61 +26,40 @@ def judged(measured: dict[str, Any]) -> list[Finding]:
         return [problem("speculation", f"the pair cannot be run: {reason}", "docs/doctor.md")]
     if not measured["prompts"] or measured["plain_tok_per_s"] is None:
         return [note("speculation", "nothing could be measured in this time", LONGER, **measured)]
-    found = [*_attention(measured["flash_attention"]), _on(measured)]
-    return [*found, _pays(measured)] if measured["drafted"] else found
-
-
-def _attention(chosen: dict[str, bool | None]) -> list[Finding]:
-    """Says whether the target has flash attention on the processor, and what that means for its digits."""
-    flash = chosen["target"]
-    if flash is None:  # a card decides
-        return []
-    text = "flash attention is on: digits depend on the number of threads, which stays within a text"
-    if not flash:
-        text = "flash attention is off: digits do not depend on the number of threads"
-    return [good("attention", f"{text}; --byte-identical rules out all such differences", **chosen)]
-
-
-def _on(measured: dict[str, Any]) -> Finding:
     n, accepted = measured["drafted"], measured["accepted"]
     if not n:
         text = "speculation is on, and nothing was guessed: guesses were found not to pay off here"
-        return note("speculation", text, _costs(measured), drafted=0)
+        return [note("speculation", text, _costs(measured), drafted=0)]
     guessers = {name: n for name, n in measured["sources"].items() if n and name != "target"}
     by = ", ".join(f"{name} {n}" for name, n in sorted(guessers.items()))
     text = f"speculation is on: {n} token{'s'[: n != 1]} guessed, {accepted} accepted"
-    return good("speculation", f"{text} ({by})" if by else text, drafted=n, accepted=accepted)
+    on = good("speculation", f"{text} ({by})" if by else text, drafted=n, accepted=accepted)
+    return [on, _pays(measured)]
 
 
 def _pays(measured: dict[str, Any]) -> Finding:
     """Says whether it pays, if the interval of the speed-up leaves no doubt."""
     n, ratio = measured["prompts"], measured["speedup"] or {}
-    speeds = f"{measured['tok_per_s']:.1f} tok/s with speculation, {measured['plain_tok_per_s']:.1f} without"
-    over = f", {n} prompt{'s'[: n != 1]}"
+    text = f"{measured['tok_per_s']:.1f} tok/s with speculation, {measured['plain_tok_per_s']:.1f} without, "
+    text += f"{n} prompt{'s'[: n != 1]}"
     if measured["others"] >= BUSY_CORES:
-        over += f"; other programs kept {measured['others']:.1f} cores busy during it"
+        text += f"; other programs kept {measured['others']:.1f} cores busy during it"
     if measured["drafted"] < ENOUGH_GUESSES or n < ENOUGH_PROMPTS or ratio.get("low") is None:
-        text = f"too little was measured to say whether it pays off: {speeds}{over}"
+        text += ": too little was measured to say whether it pays off"
         return note("speculation", text, LONGER, **measured)
-    text = f"{speeds}: {ratio['value']:.2f} times (95 %: {ratio['low']:.2f} to {ratio['high']:.2f}){over}"
+    text += f": {ratio['value']:.2f} times (95 %: {ratio['low']:.2f} to {ratio['high']:.2f})"
     if ratio["low"] > 1:
         return good("speculation", text, **measured)
-    text, remedy = f"{text}: it is unclear whether it pays off here", LONGER
+    verdict, remedy = "it is unclear whether it pays off here", LONGER
     if ratio["high"] < 1:
-        text, remedy = (
-            f"{text}: it does not pay off here",
-            "use --no-draft, or --drafter none, with this pair",
-        )
-    return note("speculation", text, f"{remedy}; {_costs(measured)}", **measured)
+        verdict, remedy = "it does not pay off here", "use --no-draft with this pair"
+    return note("speculation", f"{text}: {verdict}", f"{remedy}; {_costs(measured)}", **measured)
 
 
 def _costs(measured: dict[str, Any]) -> str:
     """Returns what decides whether guesses pay, as measured, and the page on it."""
     one, four, rate = measured["target_s"]["1"], measured["target_s"]["4"], measured["acceptance_rate"]
-    facts = [f"a token takes {1000 * one:.1f} ms"]
-    if measured["draft_s"]:
-        facts.append(f"a guess {measured['draft_s'] / one:.0%} of that")
-    facts.append(f"four tokens at once {four / one:.1f} times that")
-    if rate is not None:
-        facts.append(f"{rate:.0%} of the guesses were accepted")
-    return f"{', '.join(facts)}: docs/doctor.md#when-guesses-do-not-pay"
+    guess = f"a guess {measured['draft_s'] / one:.0%} of that, " if measured["draft_s"] else ""
+    accepted = "" if rate is None else f", {rate:.0%} of the guesses were accepted"
+    facts = f"a token takes {1000 * one:.1f} ms, {guess}four tokens at once {four / one:.1f} times that"
+    return f"{facts}{accepted}: docs/doctor.md#when-guesses-do-not-pay"

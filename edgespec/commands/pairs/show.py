@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from edgespec.commands.pairs.words import embedded_json, entry_lines, pair_json, show_lines
+from edgespec.commands.pairs.words import embedded_pair, entry_lines, pair_json, show_lines
 from edgespec.errors import SettingError
 from edgespec.pairs.store import open_store, store_errors
 from edgespec_models.shelf.catalogue import CatalogueError, find
@@ -26,13 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(store: Store, name: str, *, as_json: bool) -> int:
-    if name == EMBEDDED:
-        sentence = (
-            "embedded: the pair that ships with EdgeSpec; it knows Python and its library, and little else"
-        )
-        print(json.dumps(embedded_json(store.default())) if as_json else sentence)
-        return 0
-    if name not in {pair.name for pair in store.pairs()}:
+    if name != EMBEDDED and name not in {pair.name for pair in store.pairs()}:
         try:
             entry = find(name)
         except CatalogueError:
@@ -42,6 +36,7 @@ def _show(store: Store, name: str, *, as_json: bool) -> int:
             raise SettingError(f"pair {name} is not installed: `edgespec pull {name}` gets it")
         print("\n".join(entry_lines(entry)))
         return 0
-    pair, default = store.get(name), store.default()
+    default = store.default()
+    pair = embedded_pair() if name == EMBEDDED else store.get(name)
     print(json.dumps(pair_json(pair, default)) if as_json else "\n".join(show_lines(pair, default)))
     return 0

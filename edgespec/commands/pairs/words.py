@@ -22,6 +22,7 @@ from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import EMBEDDED, InstalledModel, InstalledPair, Speed
 
 DAY = 86_400
+SHIPPED = "the pair that ships with EdgeSpec; it knows Python and its library, and little else"
 
 
 def list_lines(pairs: Sequence[InstalledPair], default: str | None, *, now: float) -> list[str]:
@@ -64,7 +65,8 @@ def show_lines(pair: InstalledPair, default: str | None) -> list[str]:
     """Returns all that is known of an installed pair."""
     mark = ", the default" if pair.name == default else ""
     day = time.strftime("%Y-%m-%d", time.localtime(pair.installed_at))
-    lines = [f"{pair.name}: {pair.source} {day}{mark}", *_model_lines("target", pair.target)]
+    came = f"{pair.source} {day}{mark}" if pair.name != EMBEDDED else SHIPPED
+    lines = [f"{pair.name}: {came}", *_model_lines("target", pair.target)]
     if pair.draft:
         lines += _model_lines("draft", pair.draft)
     else:
@@ -72,8 +74,7 @@ def show_lines(pair: InstalledPair, default: str | None) -> list[str]:
     if pair.projector:
         lines.append(f"reads   {_read_by(pair.projector)}")
     lines.append(f"check   {check_text(pair)}")
-    if where := place_text(pair):
-        lines.append(f"place   {where}")
+    lines += _fit_lines(pair)
     lines.append(f"used    {ago(pair.last_used, time.time())}")
     lines.append(f"speed   {speed_text(pair.speed)}")
     return lines
@@ -130,31 +131,31 @@ def check_text(pair: InstalledPair) -> str:
         return str(error)
 
 
-def place_text(pair: InstalledPair) -> str:
-    """Returns what of a pair would go on which graphics card now; "" without one, or if unknown."""
-    if pair.missing:
-        return ""
+def _fit_lines(pair: InstalledPair) -> list[str]:
+    """Says what would go on which graphics card now, and how attention is evaluated, as far as is known."""
     try:
         projector = projector_need(pair.projector.path if pair.projector else None)
         draft = pair.draft.path if pair.draft else None
         found = pair_fit(pair.target.path, draft, PairSettings(), projector=projector)
-    except (HeaderError, EdgeSpecError):
-        return ""
-    return found.where if found.fits else ""
+    except (HeaderError, EdgeSpecError):  # also of files that are missing
+        return []
+    place = [f"place   {found.where}"] if found.fits and found.where else []
+    return [*place, *([f"with    {found.attention}"] if found.attention else [])]
 
 
 def pair_json(pair: InstalledPair, default: str | None) -> dict[str, Any]:
     """Returns a pair for programs."""
-    return {**asdict(pair), "size": pair.size, "missing": list(pair.missing), "default": pair.name == default}
+    source = "shipped" if pair.name == EMBEDDED else pair.source
+    known = {"size": pair.size, "missing": list(pair.missing), "default": pair.name == (default or EMBEDDED)}
+    return {**asdict(pair), **known, "source": source}
 
 
-def embedded_json(default: str | None) -> dict[str, Any]:
+def embedded_pair() -> InstalledPair:
     """Returns the shipped pair, as if it were installed."""
     target, draft = (
         InstalledModel((str(path),), path.stat().st_size) for path in (tiny.target_path(), tiny.draft_path())
     )
-    pair = InstalledPair(EMBEDDED, target, draft, "imported", target.path.stat().st_mtime)
-    return {**pair_json(pair, default or EMBEDDED), "source": "shipped"}
+    return InstalledPair(EMBEDDED, target, draft, "imported", target.path.stat().st_mtime)
 
 
 def entry_lines(entry: CatalogueEntry) -> list[str]:

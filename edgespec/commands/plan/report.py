@@ -67,8 +67,8 @@ def _row(planned: Planned, plan: PairPlan) -> tuple[str, ...]:
 def _fit_notes(fit: Fit | None) -> list[str]:
     if fit is None:
         return []
-    where = [fit.where] if fit.fits and fit.where else []
-    return [*where, *([fit.sentence("it")] if fit.gave_up or not fit.fits else [])]
+    notes = [fit.where if fit.fits else "", fit.sentence("it") if fit.gave_up or not fit.fits else ""]
+    return [note for note in (*notes, fit.attention) if note]
 
 
 def document(found: Sequence[Planned], busy: float) -> str:
@@ -86,5 +86,6 @@ def document(found: Sequence[Planned], busy: float) -> str:
             "fits": fit.fits if fit else None,
             "devices": {device.name: fit.choice.on(device.name) for device in fit.devices} if fit else None,
             "n_ctx": fit.choice.n_ctx if fit else None,
+            "attention": fit.attention if fit else None,
         })  # fmt: skip
     return json.dumps({"edgespec": __version__, "off_by": OFF_BY, "busy": busy, "pairs": pairs}, indent=1)

@@ -44,6 +44,13 @@ class Fit:
         ]
         return ", ".join([*parts, f"{gib(self.choice.on(RAM))} in RAM"])
 
+    @property
+    def attention(self) -> str:
+        """How attention is evaluated, and why; "" if unknown."""
+        target, draft = (need and need.attention for need in map(self.choice.needs.get, ("target", "draft")))
+        differs = target and draft and draft.on != target.on
+        return f"{target}; in the draft: {draft}" if differs else str(target or "")
+
     def sentence(self, name: str) -> str:
         """Describes it in one sentence. name: of the pair."""
         if not self.fits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, NamedTuple
 
 RAM = "RAM"  # the device that every machine has
 
@@ -27,6 +27,17 @@ class Parts:
         return Parts(*(getattr(self, part.name) + getattr(other, part.name) for part in fields(self)))
 
 
+class FlashAttention(NamedTuple):
+    """Whether a context has ggml's flash attention, and why."""
+
+    on: bool | None  # None: a graphics card decides
+    why: str
+
+    def __str__(self) -> str:
+        state = {True: "on, ", False: "off, ", None: ""}[self.on]
+        return f"flash attention: {state}{self.why}"
+
+
 @dataclass(frozen=True, slots=True)
 class Need:
     """What one model takes with one context. source: who computed it."""
@@ -34,6 +45,7 @@ class Need:
     devices: Mapping[str, Parts]
     n_layers: int  # that can be put on a graphics card, the output layer included
     source: Literal["llama.cpp", "formula"] = "llama.cpp"
+    attention: FlashAttention | None = None  # None: unknown
 
     @property
     def total(self) -> int:
