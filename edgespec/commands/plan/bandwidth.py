@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.errors import EdgeSpecError, PlanError
+from edgespec.errors import EdgeSpecError, EngineError
 from edgespec.pairs.settings import FLOATS, PairSettings
 from edgespec.system.json_child import ChildDiedError, JsonChild, answer_questions
 from edgespec_models import tiny
@@ -24,7 +24,7 @@ BEFORE = 4  # tokens before those that are timed
 
 
 def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER) -> dict[int, float]:
-    """Returns rows at once -> seconds for each byte of weights, measured in two seconds. Raises PlanError."""
+    """Returns rows -> seconds for each byte of weights, measured in two seconds. Raises EngineError."""
     small = tiny.draft_path()
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder, JsonChild(__spec__.name) as child:
         path = Path(folder) / "grown.gguf"
@@ -37,7 +37,7 @@ def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER
         except (GrowError, OSError, ChildDiedError) as error:
             found = {"error": str(error)}
         if "seconds" not in found:
-            raise PlanError(f"nothing can be planned here: {found['error']}")
+            raise EngineError(f"nothing can be planned here: {found['error']}")
         return {int(n): float(s) / path.stat().st_size for n, s in found["seconds"].items()}
 
 
@@ -51,17 +51,20 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
     from edgespec.llama.model import Model
 
     def evaluate(n: int) -> float:
-        tokens = np.arange(BEFORE + n, dtype=np.int32)
-        context.score([Want(tokens[:BEFORE], (), 1)])
+        context.score([Want(first)])
         before = context.seconds
-        context.score([Want(tokens[:BEFORE], tuple(range(BEFORE, BEFORE + n)), n)])
+        context.score([Want(first, tuple(range(BEFORE, BEFORE + n)), n)])
         return context.seconds - before
 
-    placed = {"n_gpu_layers": asked["n_gpu_layers"], "tensor_split": asked["tensor_split"]}
-    of = {"threads": asked["threads"], "kv_type": asked["kv_type"]}
+    kv_type, first = asked["kv_type"], np.arange(BEFORE, dtype=np.int32)
     settings = ContextSettings(
-        n_ctx=256, n_rows=max(SIZES), flash_attention=asked["kv_type"] not in FLOATS, **of
+        n_ctx=256,
+        n_rows=max(SIZES),
+        kv_type=kv_type,
+        flash_attention=kv_type not in FLOATS,
+        threads=asked["threads"],
     )
+    placed = {"n_gpu_layers": asked["n_gpu_layers"], "tensor_split": asked["tensor_split"]}
     try:
         with (
             Model(asked["path"], devices=remote.devices(asked["rpc"]), **placed) as model,

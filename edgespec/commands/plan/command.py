@@ -3,24 +3,25 @@
 import argparse
 import sys
 from functools import cache
+from pathlib import Path
 
 from edgespec.commands import flags
 from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.commands.plan import report
 from edgespec.commands.plan.bandwidth import seconds_a_byte
-from edgespec.commands.plan.heads import file_pair, installed, named_pair
-from edgespec.commands.plan.pair_plan import Bandwidth, PairPlan, Seconds, plan_pair
+from edgespec.commands.plan.heads import installed, local_pair, named_pair
+from edgespec.commands.plan.pair_plan import Bandwidth, Seconds, plan_pair
 from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import StatusLine
-from edgespec.errors import EdgeSpecError, HubLostError, SettingError
+from edgespec.errors import EdgeSpecError, EngineError, HubLostError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.memory.header_fit import fit_of_heads
-from edgespec.pairs.files import machines, placement_of, rope, tensor_split
+from edgespec.pairs.files import pair_settings
 from edgespec.pairs.planned import PlannedSpeed, keep
+from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
-from edgespec.system.isolate import INTERRUPTED
-from edgespec.system.other_programs import BUSY_CORES, Others
+from edgespec.system.other_programs import Others
 from edgespec_models.fit.fit import gib
 from edgespec_models.shelf.catalogue import catalogue
 from edgespec_models.shelf.store import EMBEDDED
@@ -30,7 +31,6 @@ speculation. How fast it reads weights is measured with a small temporary model.
 the file headers are read (under 16 MB each, not kept). Without a PAIR, it plans the pairs of the catalogue
 that fit into memory."""
 OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # in the JSON, with the expected one
-GIVES_UP = 2  # pairs that could not be planned, and none before them that could
 FLAGS = {
     "--target FILE": "a GGUF file instead of a PAIR",
     "--draft FILE": "the draft for --target, or a repository's",
@@ -52,45 +52,41 @@ def add(command: argparse.ArgumentParser) -> None:
     flags.add_machines(group)
     flags.add_placement(command)
     flags.add_rope(command)
+    command.set_defaults(grow=None, pair=None, no_draft=False, drafter="auto", lora=[], override_kv=[])
+    command.set_defaults(draft_kv_type="f16", flash_attention="auto", byte_identical=False)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plans each pair; returns 0 if at least one could be, else 1."""
+    """Plans each pair; returns 0 if at least one could be, else 1. Raises EngineError if none can be here."""
     StatusLine.begin()
     settings, names = _settings(arguments), _names(arguments)
     found: list[Planned] = []
-    line, others = StatusLine(lines=not arguments.json), Others()
+    others, left_out, lost = Others(), 0, False
+    with StatusLine(lines=not arguments.json) as line:
 
-    @cache
-    def bandwidth(dtype: str, placed: PairSettings) -> Seconds:
-        line.show(f"measuring how fast this machine reads {dtype} weights ...")
-        return seconds_a_byte(dtype, placed)
+        @cache
+        def bandwidth(dtype: str, placed: PairSettings) -> Seconds:
+            line.show(f"measuring how fast this machine reads {dtype} weights ...")
+            return seconds_a_byte(dtype, placed)
 
-    left_out = 0
-    for name in names:
-        if any(planned.no_hub for planned in found) and not (name == EMBEDDED or installed(name)):
-            left_out += 1  # it would end alike, one after the other
-            continue
-        line.show(f"{name}: reading headers ...")
-        try:
-            found.append(_planned(name, arguments, settings, bandwidth))
-        except EdgeSpecError as error:
-            found.append(Planned(name, trouble=str(error), no_hub=isinstance(error, HubLostError)))
-        except KeyboardInterrupt:
-            line.clear()
-            print("edgespec: stopped", file=sys.stderr)
-            return INTERRUPTED
-        line.clear()
-        if len(found) == GIVES_UP and not any(planned.plan for planned in found):
-            break  # it is the machine: the others will not do better
+        for name in names:
+            if lost and not (name == EMBEDDED or installed(name)):
+                left_out += 1  # it would end alike, one after the other
+                continue
+            line.show(f"{name}: reading headers ...")
+            try:
+                found.append(_planned(name, arguments, settings, bandwidth))
+            except EngineError:  # it is the machine: the others will not do better
+                raise
+            except EdgeSpecError as error:
+                found.append(Planned(name, trouble=str(error)))
+                lost = lost or isinstance(error, HubLostError)
     failed, busy = not any(planned.plan for planned in found), others.cores()
     if failed and not arguments.json:
         raise EdgeSpecError(found[0].trouble)
     if left_out:
         print(f"edgespec: not planned, as their files are on the hub: {left_out} more", file=sys.stderr)
-    disturbed = f"Other programs kept {busy:.1f} cores busy: the figures are too low, and may be odd."
-    shown = report.lines(found, disturbed if busy >= BUSY_CORES else "")
-    print(report.document(found, busy) if arguments.json else "\n".join(shown))
+    print(report.document(found, busy) if arguments.json else "\n".join(report.lines(found, busy)))
     return int(failed)
 
 
@@ -103,17 +99,7 @@ def _settings(arguments: argparse.Namespace) -> PairSettings:
         raise SettingError("--target and a PAIR are both given: leave out one of them")
     if arguments.draft and not arguments.target and len(arguments.pairs) != 1:
         raise SettingError("--draft works with one pair: name it, or give --target")
-    return PairSettings(
-        n_ctx=arguments.ctx,
-        kv_type=arguments.kv_type,
-        threads=arguments.threads,
-        n_gpu_layers=arguments.gpu_layers,
-        rpc=machines(arguments),
-        tensor_split=tensor_split(arguments),
-        placement=placement_of(arguments),
-        draft_placement=placement_of(arguments, "_draft"),
-        rope=rope(arguments),
-    )
+    return pair_settings(arguments)
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:
@@ -130,29 +116,28 @@ def _planned(
     name: str, arguments: argparse.Namespace, settings: PairSettings, bandwidth: Bandwidth
 ) -> Planned:
     if arguments.target:
-        heads = file_pair(arguments.target, arguments.draft)
+        target = Path(arguments.target)
+        heads = local_pair(target, arguments.draft, target.stem, projector_of(target, AUTO))
     else:
         heads = named_pair(name, arguments.draft, settings)
     for placed, model in ((settings.placement, heads.target), (settings.draft_placement, heads.draft)):
         placed.check(model or heads.target)
-    (expected, assumed), given = heads.acceptance, arguments.acceptance
-    expected, assumed = (expected, assumed) if given is None else (given, False)
+    given = arguments.acceptance
+    expected, assumed = heads.acceptance if given is None else (given, False)
     fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
-    acceptances = (expected, *OTHER_ACCEPTANCES)
-    found = plan_pair(
-        heads.target, heads.draft, settings, fit=fit, acceptances=acceptances, bandwidth=bandwidth
+    plan = plan_pair(
+        heads.target,
+        heads.draft,
+        settings,
+        fit=fit,
+        acceptances=(expected, *OTHER_ACCEPTANCES),
+        bandwidth=bandwidth,
     )
     if given is None and settings == PairSettings():
-        _keep(heads.name, found, assumed)
+        speed = (plan.speeds[0].tok_per_s, expected) if plan.speeds else (None, None)
+        keep(heads.name, PlannedSpeed(plan.plain_tok_per_s, *speed, assumed))  # for lists of pairs
     trained = heads.target[0].of_architecture("context_length")
     notes = [beyond_trained("it", settings.n_ctx or 0, trained, settings.rope) or ""]
     if heads.projector:
         notes.append(f"its projector, with which it reads pictures, takes {gib(heads.projector.total)} more")
-    return Planned(heads.name, found, fit, assumed, notes=tuple(filter(None, notes)))
-
-
-def _keep(name: str, plan: PairPlan, assumed: bool) -> None:
-    """Saves the estimate of a pair by its name, for lists of pairs."""
-    speed = plan.speeds[0] if plan.speeds else None
-    tok_per_s, acceptance = (speed.tok_per_s, speed.acceptance) if speed else (None, None)
-    keep(name, PlannedSpeed(plan.plain_tok_per_s, tok_per_s, acceptance, assumed))
+    return Planned(heads.name, plan, fit, assumed, notes=tuple(filter(None, notes)))

@@ -9,9 +9,8 @@ from edgespec.memory.at_load import memory_for_models, projector_need
 from edgespec.memory.header_fit import need_of_projector, suitable
 from edgespec.memory.recommended import ACCEPTED
 from edgespec.pairs.check import headers_of
-from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.settings import PairSettings
-from edgespec.pairs.store import hub_errors, open_store, store_errors
+from edgespec.pairs.store import hub_errors, installed_pair, open_store, store_errors
 from edgespec_models import tiny
 from edgespec_models.fit.need import Need
 from edgespec_models.gguf.header import Header, HeaderError
@@ -33,15 +32,14 @@ class PairHeads:
 
 
 def local_pair(
-    target: str | Path, draft: str | Path | None, name: str = "", projector: Path | None = None
+    target: str | Path, draft: str | Path | None, name: str, projector: Path | None = None
 ) -> PairHeads:
     """Returns the headers of two files of this machine. Raises SettingError."""
     try:
         heads = tuple(headers_of(target)), tuple(headers_of(draft)) if draft else None
     except HeaderError as error:
         raise SettingError(str(error)) from None
-    acceptance = (EMBEDDED_ACCEPTED, False) if name == EMBEDDED else acceptance_of(name)
-    return PairHeads(name or Path(target).stem, *heads, acceptance, projector_need(projector))
+    return PairHeads(name, *heads, acceptance_of(name), projector_need(projector))
 
 
 def named_pair(name: str, draft: str | None, settings: PairSettings) -> PairHeads:
@@ -54,10 +52,9 @@ def named_pair(name: str, draft: str | None, settings: PairSettings) -> PairHead
     pair = None if draft else installed(name)
     if pair and not pair.missing:
         files = pair.target.path, pair.draft.path if pair.draft else None
-        return local_pair(*files, name, Path(pair.projector.path) if pair.projector else None)
+        return local_pair(*files, name, pair.projector.path if pair.projector else None)
     if pair and name not in {entry.name for entry in catalogue()}:  # of those the hub has the files
-        again = "`edgespec pull` it again" if pair.source == "pulled" else "`edgespec import` it again"
-        raise SettingError(f"{pair.missing[0]} of pair {name} is gone: {again}, or `edgespec rm {name}`")
+        installed_pair(name)  # raises, with what is gone
     return _on_the_hub(name, draft, settings)
 
 
@@ -65,11 +62,6 @@ def installed(name: str) -> InstalledPair | None:
     """Returns the installed pair of that name."""
     with store_errors():
         return next((pair for pair in open_store().pairs() if pair.name == name), None)
-
-
-def file_pair(target: str, draft: str | None) -> PairHeads:
-    """Returns the headers of a target that is named by its file, with the projector beside it."""
-    return local_pair(target, draft, projector=projector_of(Path(target), AUTO))
 
 
 def _on_the_hub(name: str, draft: str | None, settings: PairSettings) -> PairHeads:
@@ -86,7 +78,9 @@ def _on_the_hub(name: str, draft: str | None, settings: PairSettings) -> PairHea
 
 
 def acceptance_of(name: str) -> tuple[float, bool]:
-    """Returns what the catalogue knows of a pair's guesses, and whether it is only assumed."""
+    """Returns what is known of a pair's guesses, and whether it is only assumed."""
+    if name == EMBEDDED:
+        return EMBEDDED_ACCEPTED, False
     try:
         entry = find(name)
     except CatalogueError:

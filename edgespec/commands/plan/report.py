@@ -5,10 +5,12 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from edgespec import __version__
 from edgespec.commands.plan.pair_plan import PairPlan
 from edgespec.commands.table import table
+from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.fit.fit import Fit, gib
 
 WIDTH = 100  # of lines, if the terminal is no narrower
@@ -26,11 +28,10 @@ class Planned:
     assumed: bool = True  # the acceptance of the plan's first speed
     trouble: str = ""
     notes: tuple[str, ...] = ()
-    no_hub: bool = False  # it does not answer, whatever it is asked for
 
 
-def lines(found: Sequence[Planned], busy: str) -> list[str]:
-    """Returns a table, and the notes on it. busy: says that other programs disturbed it, or nothing."""
+def lines(found: Sequence[Planned], busy: float) -> list[str]:
+    """Returns a table, and the notes on it. busy: cores that other programs used."""
     rows = [_row(planned, planned.plan) for planned in found if planned.plan]
     notes = [f"{planned.name}: {planned.trouble}" for planned in found if planned.trouble]
     if rows:
@@ -43,7 +44,8 @@ def lines(found: Sequence[Planned], busy: str) -> list[str]:
             "How many guesses are accepted depends on pair and text; where nothing is known, 60 % are "
             "assumed for chat and 70 to 75 % for code. --acceptance says otherwise; `edgespec bench` knows."
         )
-    notes += [busy] if busy else []
+    if busy >= BUSY_CORES:
+        notes.append(f"Other programs kept {busy:.1f} cores busy: the figures are too low, and may be odd.")
     for planned in found:
         notes += [f"{planned.name}: {note}" for note in (*planned.notes, *_fit_notes(planned.fit))]
     width = max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
@@ -73,19 +75,26 @@ def _fit_notes(fit: Fit | None) -> list[str]:
 
 def document(found: Sequence[Planned], busy: float) -> str:
     """Returns all as JSON. busy: cores that other programs used."""
-    pairs = []
-    for planned in found:
-        plan, fit = planned.plan, planned.fit
-        pairs.append({
-            "name": planned.name,
-            "error": planned.trouble or None,
-            "notes": planned.notes,
-            **(asdict(plan) if plan else {"plain_tok_per_s": None, "speeds": []}),
-            "acceptance_assumed": planned.assumed,
-            "memory": fit.choice.total if fit else None,
-            "fits": fit.fits if fit else None,
-            "devices": {device.name: fit.choice.on(device.name) for device in fit.devices} if fit else None,
-            "n_ctx": fit.choice.n_ctx if fit else None,
-            "attention": fit.attention if fit else None,
-        })  # fmt: skip
+    pairs = list(map(_object, found))
     return json.dumps({"edgespec": __version__, "off_by": OFF_BY, "busy": busy, "pairs": pairs}, indent=1)
+
+
+def _object(planned: Planned) -> dict[str, Any]:
+    plan, fit = planned.plan, planned.fit
+    memory: dict[str, Any] = dict.fromkeys(("memory", "fits", "devices", "n_ctx", "attention"))
+    if fit:
+        memory = {
+            "memory": fit.choice.total,
+            "fits": fit.fits,
+            "devices": {device.name: fit.choice.on(device.name) for device in fit.devices},
+            "n_ctx": fit.choice.n_ctx,
+            "attention": fit.attention,
+        }
+    return {
+        "name": planned.name,
+        "error": planned.trouble or None,
+        "notes": planned.notes,
+        **(asdict(plan) if plan else {"plain_tok_per_s": None, "speeds": []}),
+        "acceptance_assumed": planned.assumed,
+        **memory,
+    }
