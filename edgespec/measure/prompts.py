@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from edgespec.engine.pair import Pair
 
 
+BUILT_IN = Path(__file__).with_suffix(".jsonl")
 LONGEST_FILE = 2**24  # characters; Spec-Bench has 0.7 million
 
 
@@ -31,82 +32,9 @@ class Prompt:
     raw: bool = False
 
 
-CLAMP = '''def clamp(value, low, high):
-    """Return value, or the bound that it is beyond."""
-    if low > high:
-        raise ValueError("low must not be greater than high")
-    if value < low:
-        return low
-    if value > high:
-        return high
-    return value'''
-QUEUE = '''class Queue:
-    """First in, first out."""
-
-    def __init__(self, maxsize=0):
-        self.maxsize = maxsize
-        self.items = []
-
-    def put(self, item):
-        if self.maxsize and len(self.items) >= self.maxsize:
-            raise OverflowError("the queue is full")
-        self.items.append(item)
-
-    def get(self):
-        if not self.items:
-            raise LookupError("the queue is empty")
-        return self.items.pop(0)'''
-READER = """def read_table(path, separator=","):
-    rows = []
-    with open(path, encoding="utf-8") as file:
-        for line in file:
-            line = line.strip()
-            if not line or line.startswith("#"):
-                continue
-            rows.append(line.split(separator))
-    return rows"""
-
-_TEXTS = (
-    ("code", "Write a Python function that returns the n-th Fibonacci number, with a docstring."),
-    ("explain", "What does `os.path.join` do? Explain it with an example."),
-    ("chat", "Hello! Who are you, and what can you help me with?"),
-    ("edit", f"Add type hints to this code, and change nothing else.\n\n```python\n{CLAMP}\n```"),
-    (
-        "fill",
-        "Finish this function of the `textwrap` module:\n\n```python\n"
-        'def indent(text, prefix, predicate=None):\n    """Add prefix to the beginning of each line."""\n```',
-    ),
-    ("code", "Write a Python class for a stack, with the methods push, pop, peek and is_empty."),
-    ("explain", "How does the `collections` module differ from the built-in containers?"),
-    ("chat", "I have a free afternoon and it is raining. What could I do?"),
-    (
-        "edit",
-        f"Rename `items` to `entries` in this code and show all of it again.\n\n```python\n{QUEUE}\n```",
-    ),
-    (
-        "fill",
-        "Finish this class:\n\n```python\nclass Counter(dict):\n"
-        '    """Dict subclass for counting hashable items."""\n\n    def most_common(self, n=None):\n```',
-    ),
-    ("code", "Write a Python script that reads a CSV file and prints the sum of every column."),
-    ("explain", "Explain the difference between a list and a tuple in Python."),
-    ("chat", "Write a short letter to a friend about a walk in the mountains."),
-    (
-        "edit",
-        "Add a parameter `skip` for the number of first lines to leave out, and show the whole function."
-        f"\n\n```python\n{READER}\n```",
-    ),
-    (
-        "fill",
-        "Finish this function:\n\n```python\ndef binary_search(values, wanted):\n"
-        '    """Return the index of wanted in the sorted list values, or -1."""\n```',
-    ),
-)
-
-
 def built_in() -> tuple[Prompt, ...]:
     """Returns the prompts that ship: three each of five kinds."""
-    return tuple(Prompt(f"{kind}-{i // 5 + 1}", kind, text) for i, (kind, text) in enumerate(_TEXTS))
+    return read_prompts(BUILT_IN)
 
 
 def read_prompts(path: Path) -> tuple[Prompt, ...]:

@@ -8,7 +8,7 @@ one is given.
 import string
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -98,16 +98,15 @@ class ShownModel:
 
 def front_page(root: str, state: State, models: Sequence[ShownModel] | None, steps: Sequence[Sums]) -> str:
     """Returns the page. root: the address without /v1. models: None if a key is required."""
-    names = {"root": root, "name": models[0].name if models else "MODEL"}
-    names |= (
-        {"key": "none", "any": " (any text will do)"} if models is not None else {"key": "KEY", "any": ""}
-    )
-    page = string.Template((FOLDER / "page.html").read_text(encoding="utf-8"))
-    return page.substitute(
+    open_, page = models is not None, (FOLDER / "page.html").read_text(encoding="utf-8")
+    return string.Template(page).substitute(
         version=escape(__version__),
-        key="required" if models is None else "",
+        needs="" if open_ else "required",
         now=now_section(state, models, steps),
-        setups="".join(_setup(title, text, names) for title, text in SETUPS),
+        root=escape(root),
+        name=escape(models[0].name if models else "MODEL"),
+        key="none" if open_ else "KEY",
+        any=" (any text will do)" if open_ else "",
     )
 
 
@@ -160,42 +159,3 @@ def _row(model: ShownModel) -> str:
         f"<tr><td><code>{name}</code></td><td>{escape(model.about)}</td>"
         f'<td class="{escape(model.status)}">{status}{done} {button if change else ""}</td></tr>'
     )
-
-
-def _setup(title: str, text: str, names: Mapping[str, str]) -> str:
-    lines = string.Template(text).substitute(names)
-    return (
-        f'<div class="setup"><div><h3>{escape(title)}</h3><button class="copy" type="button" hidden '
-        f'aria-label="Copy: {escape(title)}">Copy</button></div><pre>{escape(lines)}</pre></div>'
-    )
-
-
-SETUPS = (
-    ("Chat in the terminal", "edgespec chat --endpoint $root/v1"),
-    (
-        "curl",
-        "curl $root/v1/chat/completions -H 'Authorization: Bearer $key' \\\n"
-        '  -d \'{"messages": [{"role": "user", "content": "Hello"}]}\'',
-    ),
-    ("Any client of OpenAI's API", "base URL  $root/v1\nmodel     $name\nAPI key   $key$any"),
-    ("Any client of Anthropic's API", "export ANTHROPIC_BASE_URL=$root ANTHROPIC_API_KEY=$key"),
-    (
-        "Continue (~/.continue/config.yaml)",
-        "models:\n"
-        "  - name: EdgeSpec\n"
-        "    provider: openai\n"
-        "    model: $name\n"
-        "    apiBase: $root/v1\n"
-        "    apiKey: $key\n"
-        "    roles: [chat, edit, apply]",
-    ),
-    (
-        "Zed (settings.json)",
-        '{"language_models": {"llama.cpp": {"api_url": "$root"}}}',
-    ),
-    (
-        "Aider",
-        "export OPENAI_API_BASE=$root/v1 OPENAI_API_KEY=$key\naider --model openai/$name",
-    ),
-    ("llama.vim (.vimrc)", "let g:llama_config = { 'endpoint_fim': '$root/infill' }"),
-)
