@@ -517,11 +517,11 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(
     monkeypatch.setattr(StatusLine, "spoke", -QUIET_S)
     monkeypatch.setattr("time.monotonic", lambda: 0.0)
     for text in ("reading headers ...", "measuring ..."):
-        with StatusLine(lines=True) as line:
+        with StatusLine(every_s=QUIET_S) as line:
             line.show(text)
     assert capsys.readouterr().err == "reading headers ...\n"
     monkeypatch.setattr("time.monotonic", lambda: QUIET_S)
     StatusLine().show("measuring ...")
     assert not capsys.readouterr().err
-    StatusLine(lines=True).show("measuring ...")
+    StatusLine(every_s=QUIET_S).show("measuring ...")
     assert capsys.readouterr().err == "measuring ...\n"

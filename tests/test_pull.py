@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import json
 import os
 import re
@@ -28,7 +27,7 @@ from tiny_projector import write_projector
 
 from edgespec.commands import cli
 from edgespec.commands.pairs.words import show_lines
-from edgespec.commands.pull.progress_line import ProgressLine, progress_text
+from edgespec.commands.pull.progress_line import progress_text
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.system import config
 from edgespec_models.gguf.header import Header
@@ -391,16 +390,6 @@ def test_progress_tells_speed_and_time_left() -> None:
     assert progress_text(progress(("a", "verifying", 5, 10))) == "verifying a  50%"
     waiting = progress(("a", "waiting", 0, 10), ("b", "done", 10, 10))
     assert progress_text(waiting) == "waiting for a, which another program downloads"
-
-
-def test_without_a_terminal_a_line_comes_now_and_then() -> None:
-    out = io.StringIO()
-    line = ProgressLine(out)
-    for done in range(1001):
-        line.show(progress(("a", "downloading", done, 1000)))
-    line.end()
-    assert len(out.getvalue().splitlines()) == 11
-    assert "\033" not in out.getvalue()
 
 
 # --- what to expect of it here

@@ -8,15 +8,16 @@ from edgespec.errors import SettingError
 DESCRIPTION = """Shows in a minute, without a network, what speculation is for: the embedded pair, as slow as
 a real model, answers questions plain and with speculation, in two columns that write in turn. At the end it
 gives the measured speed-up and how sure that is."""
-SECONDS, LEAST, MOST = 20.0, 1.0, 600.0  # that each column writes
+LEAST, MOST = 1.0, 600.0  # seconds that each column writes
+FLAGS = {
+    "--plain": "plain lines instead of a screen; the default without a terminal",
+    "--seconds S 20": "how long each column writes (20)",
+}
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    add_flags(command, {"--plain": "plain lines instead of a screen; the default without a terminal"})
-    command.add_argument(
-        "--seconds", type=float, default=SECONDS, metavar="N", help="how long each column writes (20)"
-    )
+    add_flags(command, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,12 +1,13 @@
 """One line that shows progress: rewritten in place on a terminal; elsewhere a new one now and then."""
 
+import math
 import shutil
 import sys
 import time
 from typing import ClassVar, Self, TextIO
 
 CLEAR = "\r\033[K"
-QUIET_S = 3.0  # longest time without a sign of life where a line cannot be rewritten
+QUIET_S = 3.0  # usual time without a sign of life where a line cannot be rewritten
 
 
 class StatusLine:
@@ -16,10 +17,10 @@ class StatusLine:
         time.monotonic()
     )  # when the last line of its own was written, or the program began
 
-    def __init__(self, out: TextIO | None = None, *, lines: bool = False) -> None:
-        """lines: elsewhere than on a terminal, a line now and then; else nothing."""
-        self._out, self._lines = out or sys.stderr, lines
-        self.rewrites = self._out.isatty()  # False: lines are written one below the other
+    def __init__(self, out: TextIO | None = None, *, every_s: float = math.inf) -> None:
+        """every_s: how often a line is written elsewhere than on a terminal."""
+        self._out, self._every_s = out or sys.stderr, every_s
+        self._rewrites = self._out.isatty()
 
     @classmethod
     def begin(cls) -> None:
@@ -34,10 +35,10 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Replaces the text, cut at the width of the terminal."""
-        if self.rewrites:
+        if self._rewrites:
             self._out.write(CLEAR + text[: shutil.get_terminal_size().columns - 1])
             self._out.flush()
-        elif text and self._lines and time.monotonic() - StatusLine.spoke >= QUIET_S:
+        elif text and time.monotonic() - StatusLine.spoke >= self._every_s:
             StatusLine.spoke = time.monotonic()
             print(text, file=self._out, flush=True)
 

@@ -22,7 +22,7 @@ from edgespec.commands.status_line import StatusLine
 from edgespec.engine.pair import Pair
 from edgespec.errors import EngineError, SettingError
 from edgespec.measure.figures import FEWEST_STEPS, summary
-from edgespec.measure.in_turn import Measured, measure
+from edgespec.measure.in_turn import Measured, OnProgress, measure
 from edgespec.measure.lines import OURS, PLAIN, Line, Mode, Unit, lines_for, parse_modes, units_for
 from edgespec.measure.prompts import Prompt, built_in, fitting, read_prompts
 from edgespec.measure.takers import WARM_UP_TOKENS, Asked, PairTaker
@@ -125,17 +125,18 @@ def run(arguments: argparse.Namespace) -> int:
         lines = lines_for(modes, sweep=arguments.sweep, draft_length=arguments.draft_length)
         units = units_for(prompts, lines, repeats=wanted.repeats, rng=np.random.default_rng(seed))
         ours = PairTaker(pair, asked, tokens, interrupt)
-        length = _warmed_up(ours, units[0], wanted.seconds)
+        began = time.monotonic()
+        ours.warm_up(units[0])
+        length = affordable(asked.max_tokens, wanted.seconds, time.monotonic() - began)
         ours.asked = replace(asked, max_tokens=length)
-        progress = RunProgress(len(units), wanted.seconds)
-        measured = measure(
-            units,
-            ours,
-            budget_s=wanted.seconds,
-            cancelled=interrupt,
-            on_progress=progress.show,
-        )
-        progress.clear()
+        with StatusLine(every_s=SHOWN_EVERY_S) as line:
+            measured = measure(
+                units,
+                ours,
+                budget_s=wanted.seconds,
+                cancelled=interrupt,
+                on_progress=_shown(line, len(units), wanted.seconds),
+            )
         described = about(arguments, pair, ours.asked)
         template = pair.target.chat_template or arguments.raw
     _keep_speed(arguments, measured, modes, length)
@@ -198,13 +199,6 @@ def _others_note(measured: Measured, before: float) -> str:
     return f"other programs kept {during:.1f} cores busy (at worst {worst:.1f}): take these figures with care"
 
 
-def _warmed_up(ours: PairTaker, unit: Unit, seconds: float) -> int:
-    """Returns how long answers may be, from what warming up took."""
-    began = time.monotonic()
-    ours.warm_up(unit)
-    return affordable(ours.asked.max_tokens, seconds, time.monotonic() - began)
-
-
 def affordable(most: int, budget_s: float, warm_up_s: float) -> int:
     """Returns how many tokens answers may have, so that the first comparison ends within the budget.
 
@@ -236,22 +230,12 @@ def _wrapped(notes: list[str]) -> list[str]:
     return ["", *(line for lines in wrapped for line in lines)] if notes else []
 
 
-class RunProgress:
-    """Shows units and lines as they begin."""
+def _shown(line: StatusLine, total: int, budget: float) -> OnProgress:
+    """Returns what shows units and their lines as they begin."""
+    started = time.monotonic()
 
-    def __init__(self, total: int, budget: float) -> None:
-        self.total, self.budget = total, budget
-        self.started = self.shown = time.monotonic()
-        self.line = StatusLine()
+    def show(unit: Unit, way: Line) -> None:
+        spent = f"{time.monotonic() - started:.0f} s of {budget:.0f} at most"
+        line.show(f"{unit.number + 1}/{total}  {spent}  {unit.mode}  {unit.prompt.kind[:16]}  {way.name}")
 
-    def show(self, unit: Unit, line: Line) -> None:
-        now = time.monotonic()
-        text = f"{unit.number + 1}/{self.total}  {now - self.started:.0f} s of {self.budget:.0f} at most"
-        if self.line.rewrites:
-            self.line.show(f"{text}  {unit.mode}  {unit.prompt.kind[:16]}  {line.name}")
-        elif now - self.shown >= SHOWN_EVERY_S:
-            self.shown = now
-            print(text, file=sys.stderr, flush=True)
-
-    def clear(self) -> None:
-        self.line.clear()
+    return show

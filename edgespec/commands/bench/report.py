@@ -8,9 +8,7 @@ from edgespec.measure.figures import Contest, Ratio, Sample, Summary, against_be
 from edgespec.measure.in_turn import Measured
 from edgespec.measure.lines import MEANING, OURS, PLAIN, Line
 
-WIDTH = 80
 POSITIONS = 9
-FULL, MARK = "#", "|"
 FORMAT = 1
 METHOD = (
     "decode speed: tokens after the first / their seconds; speed-up: ratio of decode speeds on one prompt "
@@ -58,14 +56,8 @@ def tables(found: Results) -> list[str]:
     """Returns the report, line by line; empty if nothing was measured."""
     if not found.summaries:
         return []
-    parts = [
-        _speeds(found.summaries),
-        _times(found.summaries),
-        _positions(found.summaries),
-        _kinds(found),
-        _bars(found.summaries),
-        _verdicts(found),
-    ]
+    summaries = found.summaries
+    parts = [_speeds(summaries), _times(summaries), _positions(summaries), _kinds(found), _contests(found)]
     return [line for part in parts if part for line in ["", *part]]
 
 
@@ -133,24 +125,14 @@ def _kinds(found: Results) -> list[str]:
     return out
 
 
-def _bars(summaries: Sequence[Summary]) -> list[str]:
-    plain = {s.mode: s.tok_per_s for s in summaries if s.line == PLAIN}
-    known = [(s, s.tok_per_s) for s in summaries if s.tok_per_s]
-    drawn = bars([(f"{s.mode} {s.line}", speed, plain.get(s.mode)) for s, speed in known], WIDTH - 1)
-    return ["tokens a second; | is plain decoding", *drawn] if drawn else []
-
-
-def _verdicts(found: Results) -> list[str]:
-    rows = [(s.mode, "plain decoding", s.speedup) for s in found.summaries if s.line == OURS and s.speedup]
-    for contest in found.contests:
-        best = ", ".join(dict.fromkeys(name.rpartition(" ")[2] for name in contest.chosen))
-        rows.append((contest.mode, f"the best fixed length ({best})", contest.ratio))
-    if not rows:
+def _contests(found: Results) -> list[str]:
+    if not found.contests:
         return []
     out = [f"{'edgespec, times as fast as':<56}{'':>8}{'95 % interval':>16}"]
-    for mode, than, ratio in rows:
-        interval = _interval(ratio) or "too few values"
-        out.append(f"{mode + ': ' + than:<56}{_number(ratio.value):>8}{interval:>16}")
+    for contest in found.contests:
+        best = ", ".join(dict.fromkeys(name.rpartition(" ")[2] for name in contest.chosen))
+        than, interval = f"the best fixed length ({best})", _interval(contest.ratio)
+        out.append(f"{contest.mode + ': ' + than:<56}{_number(contest.ratio.value):>8}{interval:>16}")
     return out
 
 
@@ -165,28 +147,12 @@ def _speed(value: float | None) -> str:
 
 
 def _interval(ratio: Ratio | None) -> str:
-    if ratio is None or ratio.low is None or ratio.high is None:
+    if ratio is None:
         return ""
+    if ratio.low is None or ratio.high is None:
+        return "too few values"
     high = f"{ratio.high:.2f}" if ratio.high < 100 else "100 or more"
     return f"{ratio.low:.2f} to {high}"
-
-
-def bars(rows: Sequence[tuple[str, float, float | None]], width: int) -> list[str]:
-    """Draws a line for each (label, value, mark): a bar on one scale, with the mark in it, and the value."""
-    if not rows:
-        return []
-    label_width = max(len(label) for label, _, _ in rows)
-    texts = [f"{value:.3g}" if value < 1000 else f"{value:.0f}" for _, value, _ in rows]
-    room = max(10, width - label_width - max(map(len, texts)) - 3)
-    largest = max(max(value, mark or 0.0) for _, value, mark in rows)
-    lines = []
-    for (label, value, mark), text in zip(rows, texts, strict=True):
-        cells = [FULL] * (round(value / largest * room) if largest > 0 else 0)
-        cells += [" "] * (room - len(cells))
-        if mark is not None and largest > 0:
-            cells[min(room - 1, round(mark / largest * room))] = MARK
-        lines.append(f"{label:<{label_width}}  {''.join(cells).rstrip()} {text}")
-    return lines
 
 
 def document(found: Results, measured: Measured, about: Mapping[str, Any]) -> dict[str, Any]:

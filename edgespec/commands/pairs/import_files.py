@@ -6,6 +6,7 @@ import sys
 import time
 from pathlib import Path
 
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.table import table
 from edgespec.errors import ModelFileError
 from edgespec.pairs.check import check_pair, header_errors
@@ -27,10 +28,8 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("target", nargs="?", metavar="TARGET", help="a GGUF file, or a label from the list")
     draft = command.add_mutually_exclusive_group()
     draft.add_argument("draft", nargs="?", metavar="DRAFT", help="the draft, likewise")
-    draft.add_argument(
-        "--target-only", action="store_true", help="no draft; guesses come from the text itself"
-    )
-    command.add_argument("--name", metavar="NAME", help="name of the pair (default: the target's)")
+    add_flags(draft, {"--target-only": "no draft; guesses come from the text itself"})
+    add_flags(command, {"--name NAME": "name of the pair (default: the target's)"})
 
 
 def run(arguments: argparse.Namespace) -> int:

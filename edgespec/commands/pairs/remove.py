@@ -3,6 +3,7 @@
 import argparse
 import sys
 
+from edgespec.commands.flag_table import add_flags
 from edgespec.errors import SettingError
 from edgespec.pairs.store import open_store, store_errors
 from edgespec_models.shelf.found import unfinished_downloads
@@ -11,17 +12,16 @@ from edgespec_models.shelf.store import Store
 
 DESCRIPTION = """Removes pairs and deletes the files that EdgeSpec downloaded for them, unless another pair
 uses them. Imported files stay where they are."""
+FLAGS = {
+    "--unfinished": "delete interrupted downloads, and files that no pair uses any more",
+    "--keep-files": "forget the pair but keep its files",
+}
 
 
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     command.add_argument("names", nargs="*", metavar="NAME", help="names of pairs")
-    command.add_argument(
-        "--unfinished",
-        action="store_true",
-        help="delete interrupted downloads, and files that no pair uses any more",
-    )
-    command.add_argument("--keep-files", action="store_true", help="forget the pair but keep its files")
+    add_flags(command, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """`edgespec plan`: pairs -> how fast they would run here."""
 
 import argparse
+import math
 import sys
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from edgespec.commands.plan.bandwidth import seconds_a_byte
 from edgespec.commands.plan.heads import installed, local_pair, named_pair
 from edgespec.commands.plan.pair_plan import Bandwidth, Seconds, plan_pair
 from edgespec.commands.plan.report import Planned
-from edgespec.commands.status_line import StatusLine
+from edgespec.commands.status_line import QUIET_S, StatusLine
 from edgespec.errors import EdgeSpecError, EngineError, HubLostError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.memory.header_fit import fit_of_heads
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings, names = _settings(arguments), _names(arguments)
     found: list[Planned] = []
     others, left_out, lost = Others(), 0, False
-    with StatusLine(lines=not arguments.json) as line:
+    with StatusLine(every_s=math.inf if arguments.json else QUIET_S) as line:
 
         @cache
         def bandwidth(dtype: str, placed: PairSettings) -> Seconds:

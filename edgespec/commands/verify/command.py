@@ -7,6 +7,7 @@ nothing is left out silently.
 
 import argparse
 import json
+import math
 import shutil
 import sys
 import time
@@ -20,7 +21,7 @@ from edgespec.commands import flags
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.output_file import check_writable, write_json
-from edgespec.commands.status_line import StatusLine
+from edgespec.commands.status_line import QUIET_S, StatusLine
 from edgespec.commands.verify.budget import (
     LEAST_TOKENS,
     Deadline,
@@ -170,7 +171,7 @@ def run(arguments: argparse.Namespace) -> int:
     ):  # else it may change between two texts, and where flash attention is on, digits
         arguments.threads = threads_wanted()
     with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
-        with StatusLine(lines=not arguments.json) as line:
+        with StatusLine(every_s=math.inf if arguments.json else QUIET_S) as line:
             StatusLine.begin()
             report = run_checks(
                 pair,
@@ -193,15 +194,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _shown(line: StatusLine, started: float, seconds: float) -> Progress:
-    """Returns what shows progress on a line, ten times a second at most."""
-    at = 0.0
+    """Returns what shows progress on a line."""
 
     def show(what: str, done: int, total: int) -> None:
-        nonlocal at
-        now = time.perf_counter()
-        if now - at >= 0.1 or done >= total:
-            at = now
-            spent = f"{now - started:.0f} s of {seconds:.0f} s at most"
-            line.show(f"{what}: {done:,} of {total:,}; {spent}")
+        spent = f"{time.perf_counter() - started:.0f} s of {seconds:.0f} s at most"
+        line.show(f"{what}: {done:,} of {total:,}; {spent}")
 
     return show
