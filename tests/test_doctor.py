@@ -84,7 +84,7 @@ def test_a_card_that_the_build_does_not_know_is_a_problem() -> None:
 def test_a_card_that_is_used_is_no_problem() -> None:
     said = {**CPU_ALONE, "devices": [*CPU_ALONE["devices"], CUDA]}
     (found,) = machine_checks.graphics([NVIDIA], said)
-    assert found.status == "good" and "7.0 of 8.0 GiB free" in found.text
+    assert found.status == "good" and "7.0 GiB of 8.0 GiB free" in found.text
 
 
 def test_a_build_for_cuda_that_finds_no_card_is_a_matter_of_the_driver() -> None:

@@ -335,7 +335,7 @@ def test_the_doctor_looks_at_machines() -> None:
     gone = free_address()
     with fake_machine() as machine:
         good, bad = machine_checks.others([machine.address, gone], {"rpc": True})
-    assert good.status == "good" and "3.0 of 4.0 GiB free" in good.text
+    assert good.status == "good" and "3.0 GiB of 4.0 GiB free" in good.text
     assert bad.status == "problem" and gone in bad.text
     (unable,) = machine_checks.others([gone], {"rpc": False})
     assert unable.status == "problem" and "docs/install.md#" in unable.remedy

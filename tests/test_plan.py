@@ -20,7 +20,7 @@ from edgespec.commands.plan import bandwidth, command, heads, pair_plan
 from edgespec.commands.plan.bandwidth import SIZES, seconds_a_byte
 from edgespec.commands.plan.pair_plan import Seconds, cost, plan_pair
 from edgespec.commands.pull.words import speed_line
-from edgespec.errors import EngineError, PlanError
+from edgespec.errors import PlanError
 from edgespec.memory import header_fit
 from edgespec.memory.header_fit import write_stub
 from edgespec.pairs import planned
@@ -235,7 +235,7 @@ def test_a_place_that_is_not_here_is_one_sentence(small: Path, capsys: pytest.Ca
 
 def test_what_llama_cpp_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bandwidth.grow, "grow", lambda _, path, *__, **___: path.write_bytes(b"no model"))
-    with pytest.raises(EngineError, match="^nothing can be planned here: ") as refused:
+    with pytest.raises(PlanError, match="^nothing can be planned here: ") as refused:
         seconds_a_byte("Q8_0", PairSettings())
     assert "\n" not in str(refused.value)
 
@@ -245,7 +245,7 @@ def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(bandwidth.grow, "grow", full)
-    with pytest.raises(EngineError, match="nothing can be planned here: .*No space left on device"):
+    with pytest.raises(PlanError, match="nothing can be planned here: .*No space left on device"):
         seconds_a_byte("Q8_0", PairSettings())
 
 

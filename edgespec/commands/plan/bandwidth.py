@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from edgespec.errors import EdgeSpecError, EngineError
+from edgespec.errors import EdgeSpecError, PlanError
 from edgespec.pairs.settings import FLOATS, PairSettings
 from edgespec.system.json_child import ChildDiedError, JsonChild, answer_questions
 from edgespec_models import tiny
@@ -24,7 +24,7 @@ BEFORE = 4  # tokens before those that are timed
 
 
 def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER) -> dict[int, float]:
-    """Returns rows -> seconds for each byte of weights, measured in two seconds. Raises EngineError."""
+    """Returns rows -> seconds for each byte of weights, measured in two seconds. Raises PlanError."""
     small = tiny.draft_path()
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder, JsonChild(__spec__.name) as child:
         path = Path(folder) / "grown.gguf"
@@ -37,7 +37,7 @@ def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER
         except (GrowError, OSError, ChildDiedError) as error:
             found = {"error": str(error)}
         if "seconds" not in found:
-            raise EngineError(f"nothing can be planned here: {found['error']}")
+            raise PlanError(f"nothing can be planned here: {found['error']}")
         return {int(n): float(s) / path.stat().st_size for n, s in found["seconds"].items()}
 
 

@@ -14,7 +14,7 @@ from edgespec.commands.plan.heads import installed, local_pair, named_pair
 from edgespec.commands.plan.pair_plan import Bandwidth, Seconds, plan_pair
 from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import QUIET_S, StatusLine
-from edgespec.errors import EdgeSpecError, EngineError, HubLostError, SettingError
+from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.memory.header_fit import fit_of_heads
 from edgespec.pairs.files import pair_settings
@@ -25,7 +25,6 @@ from edgespec.pairs.settings import PairSettings
 from edgespec.system.other_programs import Others
 from edgespec_models.fit.fit import gib
 from edgespec_models.shelf.catalogue import catalogue
-from edgespec_models.shelf.store import EMBEDDED
 
 DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
 speculation. How fast it reads weights is measured with a small temporary model. Of the models themselves only
@@ -58,11 +57,11 @@ def add(command: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plans each pair; returns 0 if at least one could be, else 1. Raises EngineError if none can be here."""
+    """Plans each pair; returns 0 if at least one could be, else 1."""
     StatusLine.begin()
     settings, names = _settings(arguments), _names(arguments)
     found: list[Planned] = []
-    others, left_out, lost = Others(), 0, False
+    others = Others()
     with StatusLine(every_s=math.inf if arguments.json else QUIET_S) as line:
 
         @cache
@@ -71,22 +70,18 @@ def run(arguments: argparse.Namespace) -> int:
             return seconds_a_byte(dtype, placed)
 
         for name in names:
-            if lost and not (name == EMBEDDED or installed(name)):
-                left_out += 1  # it would end alike, one after the other
-                continue
             line.show(f"{name}: reading headers ...")
             try:
                 found.append(_planned(name, arguments, settings, bandwidth))
-            except EngineError:  # it is the machine: the others will not do better
-                raise
             except EdgeSpecError as error:
                 found.append(Planned(name, trouble=str(error)))
-                lost = lost or isinstance(error, HubLostError)
+            if not arguments.pairs and len(found) > 1 and not any(planned.plan for planned in found[-2:]):
+                break  # it is the hub or the machine: the others would end alike, one after the other
     failed, busy = not any(planned.plan for planned in found), others.cores()
     if failed and not arguments.json:
         raise EdgeSpecError(found[0].trouble)
-    if left_out:
-        print(f"edgespec: not planned, as their files are on the hub: {left_out} more", file=sys.stderr)
+    if left_out := len(names) - len(found):
+        print(f"edgespec: not planned, as the last two could not be: {left_out} more", file=sys.stderr)
     print(report.document(found, busy) if arguments.json else "\n".join(report.lines(found, busy)))
     return int(failed)
 
@@ -107,7 +102,9 @@ def _names(arguments: argparse.Namespace) -> list[str]:
     if arguments.target:
         return [arguments.target]
     room = 0.9 * free_memory()[0]  # a tenth is left for caches
-    names: list[str] = arguments.pairs or [entry.name for entry in catalogue() if entry.size <= room]
+    fitting = [entry.name for entry in catalogue() if entry.size <= room]
+    here = installed()
+    names: list[str] = arguments.pairs or sorted(fitting, key=lambda name: name not in here)
     if not names:
         raise SettingError("no pair of the catalogue fits into the free memory: name one to plan it anyway")
     return names

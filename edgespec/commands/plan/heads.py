@@ -49,7 +49,7 @@ def named_pair(name: str, draft: str | None, settings: PairSettings) -> PairHead
     """
     if name == EMBEDDED:
         return local_pair(tiny.target_path(), tiny.draft_path(), name)
-    pair = None if draft else installed(name)
+    pair = None if draft else installed().get(name)
     if pair and not pair.missing:
         files = pair.target.path, pair.draft.path if pair.draft else None
         return local_pair(*files, name, pair.projector.path if pair.projector else None)
@@ -58,10 +58,10 @@ def named_pair(name: str, draft: str | None, settings: PairSettings) -> PairHead
     return _on_the_hub(name, draft, settings)
 
 
-def installed(name: str) -> InstalledPair | None:
-    """Returns the installed pair of that name."""
+def installed() -> dict[str, InstalledPair]:
+    """Returns the installed pairs by name."""
     with store_errors():
-        return next((pair for pair in open_store().pairs() if pair.name == name), None)
+        return {pair.name: pair for pair in open_store().pairs()}
 
 
 def _on_the_hub(name: str, draft: str | None, settings: PairSettings) -> PairHeads:
