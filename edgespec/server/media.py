@@ -5,37 +5,37 @@ host has to be a public one, the connection goes to the address that was checked
 the first address was, and bytes and time have limits.
 """
 
+from __future__ import annotations
+
 import asyncio
 import base64
 import binascii
-import http.client
 import ipaddress
 import socket
-import ssl
-import threading
-import time
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import aclosing
 from functools import partial
-from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
+from typing import TYPE_CHECKING
 
 from edgespec.core.attachment import LARGEST, Attachment, Mixed
 from edgespec.core.sound import is_sound
 from edgespec.protocol.media_marks import MARKER
 from edgespec.server.refusal import Refusal, invalid
 
+if TYPE_CHECKING:
+    from httpx2 import AsyncClient, Response
+
 USUAL = "<__media__>"
 LONGEST_S = 20.0  # for all pictures of a request
 REDIRECTS = 3
 PORTS = {"http": 80, "https": 443}
-SAFE = "/?&=%:+,;@!$'()*~"  # what an address may have as it is
 REDIRECTED = (301, 302, 303, 307, 308)
 TRANSLATED = [
     ipaddress.ip_network(net) for net in ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")
 ]
 _refused = partial(invalid, "messages")
-_fetching = ThreadPoolExecutor(4, "media")  # whoever is slow here makes only others that name addresses wait
+_looking_up = ThreadPoolExecutor(4, "media")  # a slow name makes only others that name addresses wait
 
 
 def marked(text: str, files: Sequence[str], param: str) -> str | Mixed:
@@ -88,85 +88,67 @@ def is_remote(url: str) -> bool:
 
 async def fetched(urls: Sequence[str], hosts: Collection[str], most: int) -> list[bytes]:
     """Returns the files at these addresses, one after another. most: bytes of all. Raises Refusal."""
-    loop, until, files = asyncio.get_running_loop(), time.monotonic() + LONGEST_S, list[bytes]()
+    from httpx2 import AsyncClient  # few servers fetch pictures
+
+    files: list[bytes] = []
+    head = {"Accept": "image/*", "User-Agent": "EdgeSpec"}
     try:
-        async with asyncio.timeout(LONGEST_S + 1):  # looking up a name has no limit of its own
+        async with asyncio.timeout(LONGEST_S), AsyncClient(trust_env=False, headers=head) as client:
             for url in urls:
                 room = min(LARGEST["picture"], most - sum(map(len, files)))
-                files.append(await loop.run_in_executor(_fetching, fetch, url, hosts, until, room))
+                files.append(await _fetched(client, url, hosts, room))
         return files
     except TimeoutError:
         raise _refused(f"a picture was not fetched in {LONGEST_S:.0f} s") from None
 
 
-def fetch(url: str, hosts: Collection[str], until: float, most: int) -> bytes:
-    """Returns the file at an address. until: on the monotonic clock; most: bytes. Raises Refusal."""
+async def _fetched(client: AsyncClient, url: str, hosts: Collection[str], most: int) -> bytes:
+    from httpx2 import URL, HTTPError, InvalidURL
+
     for _ in range(REDIRECTS + 1):
         try:
-            target = urlsplit(url)
-            port = target.port or PORTS.get(target.scheme, 0)
-        except ValueError:
+            target = URL(url)
+        except InvalidURL:
             raise _refused("a picture's address cannot be read") from None
-        host = target.hostname or ""
-        if target.scheme not in PORTS or host not in hosts:
+        host, port = target.host, target.port or PORTS.get(target.scheme)
+        if port is None or host not in hosts:
             raise _refused(f"pictures are not fetched from {host[:100] or url[:40]!r}: send its bytes")
         try:
-            found = _answer(target, host, port, until, most)
-        except TimeoutError:
-            raise _refused(f"{host} did not send a picture in {LONGEST_S:.0f} s") from None
-        except (OSError, http.client.HTTPException) as error:
+            address = await _public_address(host, port)
+            asked = client.build_request(
+                "GET",
+                target.copy_with(host=address),
+                headers={"Host": target.netloc.decode()},
+                extensions={"sni_hostname": host},
+            )
+            answer = await client.send(asked, stream=True)
+            async with aclosing(answer):
+                if answer.status_code in REDIRECTED:
+                    url = str(target.join(answer.headers.get("Location") or ""))
+                    continue
+                if answer.status_code != 200:
+                    raise _refused(f"{host} answered {answer.status_code} for a picture")
+                return await _body(answer, host, most)
+        except (OSError, HTTPError) as error:
             why = str(error) or type(error).__name__
             raise _refused(f"no picture could be fetched from {host}: {why}") from None
-        if isinstance(found, bytes):
-            return found
-        url = urljoin(url, found)
     raise _refused(f"{host} redirects more than {REDIRECTS} times")
 
 
-def _answer(target: SplitResult, host: str, port: int, until: float, most: int) -> bytes | str:
-    """Returns the file, or where its source says that it is."""
-    addresses = [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+async def _public_address(host: str, port: int) -> str:
+    """Returns an address of a host, if all that it has are of the internet. Raises OSError, Refusal."""
+    look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_looking_up, look_up)
+    addresses = [str(one[4][0]) for one in found]
     if not all(map(is_public, addresses)):
         raise _refused(f"{host} has an address that is not of the internet, so nothing is fetched from it")
-    left = max(0.1, until - time.monotonic())
-    connection = http.client.HTTPConnection(host, port)
-    wire = connection.sock = socket.create_connection((addresses[0], port), left)
-
-    def end() -> None:
-        with suppress(OSError):  # of a connection that is over
-            socket.socket.shutdown(wire, socket.SHUT_RDWR)  # SSLSocket's own is for one thread
-
-    ends = threading.Timer(left, end)  # whatever is slow: the handshake, headers, the body
-    ends.start()
-    try:
-        with closing(connection):
-            if target.scheme == "https":
-                how = ssl.create_default_context()
-                wire = secure = how.wrap_socket(wire, False, False, server_hostname=host)
-                connection.sock = secure
-                secure.do_handshake()
-            path = quote(urlunsplit(("", "", target.path or "/", target.query, "")), safe=SAFE)
-            connection.request("GET", path, headers={"Accept": "image/*", "User-Agent": "EdgeSpec"})
-            answer = connection.getresponse()
-            if answer.status in REDIRECTED:
-                return answer.headers.get("Location") or ""
-            if answer.status != 200:
-                raise _refused(f"{host} answered {answer.status} for a picture")
-            return _body(answer, host, most)
-    except (OSError, http.client.HTTPException):
-        if time.monotonic() >= until:
-            raise TimeoutError from None
-        raise
-    finally:
-        ends.cancel()
+    return addresses[0]
 
 
-def _body(answer: http.client.HTTPResponse, host: str, most: int) -> bytes:
+async def _body(answer: Response, host: str, most: int) -> bytes:
     found = bytearray()
-    while part := answer.read1(2**16):
+    async for part in answer.aiter_raw():
         found += part
         if len(found) > most:
             raise _refused(f"a picture of {host} has more than {most / 2**20:.0f} MiB: it is not read")
-    if answer.length:
-        raise OSError("it ended too early")
     return bytes(found)
