@@ -50,7 +50,7 @@ def test_a_run_on_the_embedded_pair(tmp_path: Path) -> None:
     assert 1 in got["costs"]["target"]["measured"] and got["costs"]["draft"]["seconds"]["1"] > 0
     for line in out.splitlines():
         assert len(line) <= 80, line
-    assert "95 % interval" in out and "accepted at position" in out
+    assert "95 % interval" in out and "milliseconds" in out
 
 
 def test_samples_have_rounds_that_add_up(tmp_path: Path) -> None:

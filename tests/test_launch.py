@@ -13,7 +13,7 @@ import pytest
 from commands import posix
 
 from edgespec.commands.launch.programs import PROGRAMS, Place
-from edgespec.commands.launch.session import Counts
+from edgespec.commands.launch.session import COUNTED, in_words
 
 AT = Place("http://127.0.0.1:9", "key with $igns", 'a "model"', 20_000, "/folder")
 AGENT = """
@@ -98,9 +98,10 @@ def test_a_row_names_address_key_model_and_context(name: str) -> None:
 
 
 def test_the_last_sentence_counts() -> None:
-    none, some = Counts(), Counts(100, 900, 50, 2.0, 25, 3)
-    assert (none - none).sentence() == "the agent asked the model nothing"
-    assert (some - none).sentence() == (
+    none = dict.fromkeys(COUNTED.values(), 1.0)
+    more = {"evaluated": 101, "reused": 901, "generated": 51, "seconds": 3.0, "accepted": 26, "requests": 4}
+    assert in_words(none, none) == "the agent asked the model nothing"
+    assert in_words(none, more) == (
         "3 requests; of their prompts 100 tokens evaluated and 900 reused; 50 tokens generated at 25 tok/s, "
         "50% of them guesses"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from edgespec.commands import flags
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.launch.programs import PROGRAMS, Place, Program, Setup
-from edgespec.commands.launch.session import called_in, counts_of
+from edgespec.commands.launch.session import called_in, counts_of, in_words
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.local.attach import Attached, Progress, WantedEngine, attach
 from edgespec.local.engine_flags import engine_flags
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
         before = counts_of(engine.client)
         code = _run(executable, setup, folder, arguments.behind)
         if (after := counts_of(engine.client)) is not None and before is not None:
-            sys.stderr.write(f"edgespec: {(after - before).sentence()}\n")
+            sys.stderr.write(f"edgespec: {in_words(before, after)}\n")
         if fault := engine.fault():
             sys.stderr.write(f"edgespec: {fault}\n")
         return code

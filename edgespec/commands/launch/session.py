@@ -2,8 +2,8 @@
 
 import json
 import re
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any
 
 from edgespec.client.client import Client
 from edgespec.errors import EdgeSpecError
@@ -25,7 +25,8 @@ ASKED = (
     "Call read_file with the path src/main.py.",
     "What does setup.cfg say? Use the tool to find out.",
 )
-COUNTED = {
+COUNTED = {  # figures of /metrics
+    "edgespec_requests_total": "requests",
     "llamacpp:prompt_tokens_total": "evaluated",
     "llamacpp:prompt_tokens_cached_total": "reused",
     "llamacpp:tokens_predicted_total": "generated",
@@ -36,45 +37,31 @@ PATIENCE_S = 600.0  # of one test question, on the slowest machines
 LINE = re.compile(r"^([\w:]+)(?:\{[^}]*\})? ([0-9.eE+-]+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """What a server has done, by its own counts."""
-
-    evaluated: float = 0.0  # tokens of prompts
-    reused: float = 0.0  # tokens of prompts that were in a cache
-    generated: float = 0.0  # tokens
-    seconds: float = 0.0  # in which they were generated
-    accepted: float = 0.0  # of them guesses
-    requests: float = 0.0
-
-    def __sub__(self, other: Self) -> "Counts":
-        return Counts(*(getattr(self, one.name) - getattr(other, one.name) for one in fields(self)))
-
-    def sentence(self) -> str:
-        """Says what was done."""
-        if not self.requests:
-            return "the agent asked the model nothing"
-        speed = f" at {self.generated / self.seconds:.0f} tok/s" if self.seconds > 0 else ""
-        gain = f", {self.accepted / self.generated:.0%} of them guesses" if self.accepted > 0 else ""
-        return (
-            f"{self.requests:,.0f} requests; of their prompts {self.evaluated:,.0f} tokens evaluated and "
-            f"{self.reused:,.0f} reused; {self.generated:,.0f} tokens generated{speed}{gain}"
-        )
-
-
-def counts_of(client: Client) -> Counts | None:
-    """Returns a server's counts; None if it does not tell."""
+def counts_of(client: Client) -> dict[str, float] | None:
+    """Returns what a server has done, by its own counts, named as in `COUNTED`; None if it does not say."""
     try:
         text = _asked(client, "GET", "/metrics", root=True).decode("utf-8", "replace")
     except EdgeSpecError:
         return None
-    found = {name: 0.0 for name in (*COUNTED.values(), "requests")}
+    found = dict.fromkeys(COUNTED.values(), 0.0)
     for name, value in LINE.findall(text):
-        if name == "edgespec_requests_total":
-            found["requests"] += float(value)
-        elif name in COUNTED:
+        if name in COUNTED:
             found[COUNTED[name]] += float(value)
-    return Counts(**found)
+    return found
+
+
+def in_words(before: Mapping[str, float], after: Mapping[str, float]) -> str:
+    """Says what was done in between, by its counts."""
+    done = {name: after[name] - before[name] for name in COUNTED.values()}
+    if not done["requests"]:
+        return "the agent asked the model nothing"
+    generated, seconds, accepted = done["generated"], done["seconds"], done["accepted"]
+    speed = f" at {generated / seconds:.0f} tok/s" if seconds > 0 else ""
+    gain = f", {accepted / generated:.0%} of them guesses" if accepted > 0 else ""
+    return (
+        f"{done['requests']:,.0f} requests; of their prompts {done['evaluated']:,.0f} tokens evaluated and "
+        f"{done['reused']:,.0f} reused; {generated:,.0f} tokens generated{speed}{gain}"
+    )
 
 
 def called_in(client: Client, tries: int) -> int:

@@ -3,7 +3,7 @@
 import argparse
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
 
@@ -29,8 +29,6 @@ class SettingsInForce:
         self._again: Callable[[], argparse.Namespace] = arguments.read_again
         self._first = self._now = copy(arguments)
         self._settings = settings
-        self._changed: list[str] = []
-        self._waiting: list[str] = []
         self.keys: tuple[str, ...] = ()
 
     def can_be_asked(self) -> bool:
@@ -42,8 +40,11 @@ class SettingsInForce:
             return False
         return True
 
-    def read_again(self) -> ServerSettings:
-        """Returns the settings that the file asks for now, as far as they can change. Raises SettingError."""
+    def read_again(self) -> tuple[ServerSettings, str]:
+        """Returns the settings that the file asks for now, as far as they can change, and what has changed.
+
+        Raises SettingError.
+        """
         try:
             new, kept = self._again(), copy(self._first)
         except SystemExit:  # argparse has printed why
@@ -52,18 +53,15 @@ class SettingsInForce:
         for name in LIVE:
             setattr(kept, name, getattr(new, name))
         settings = self._settings(kept)
-        self._changed = [name for name in sorted(LIVE) if getattr(new, name) != getattr(self._now, name)]
-        if self.keys != settings.keys and "api_key_file" not in self._changed:
-            self._changed.append("keys")
+        changed = {name for name in LIVE if getattr(new, name) != getattr(self._now, name)}
+        if self.keys != settings.keys and "api_key_file" not in changed:
+            changed.add("keys")
         others = vars(new).keys() - LIVE - {"read_again", "config"}
-        self._waiting = [name for name in sorted(others) if getattr(new, name) != getattr(self._first, name)]
+        waiting = {name for name in others if getattr(new, name) != getattr(self._first, name)}
         self._now, self.keys = new, settings.keys
-        return settings
+        done = f"read {self.path} again: {_named(changed) or 'nothing'} changed"
+        return settings, f"{done}; after a restart: {_named(waiting)}" if waiting else done
 
-    def in_words(self) -> str:
-        """Returns what the last reading has changed, and what it has not."""
-        changed, waiting = (
-            ", ".join(name.replace("_", "-") for name in names) for names in (self._changed, self._waiting)
-        )
-        done = f"read {self.path} again: {changed or 'nothing'} changed"
-        return f"{done}; after a restart: {waiting}" if waiting else done
+
+def _named(settings: Iterable[str]) -> str:
+    return ", ".join(name.replace("_", "-") for name in sorted(settings))

@@ -108,11 +108,11 @@ def _renew(
     if worker.current.about:
         tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
     try:
-        settings = file.read_again()
+        settings, changed = file.read_again()
         for listener in listeners:
             refuse_strangers(listener, settings)
         app.renew(settings)
-        say(file.in_words())
+        say(changed)
     except EdgeSpecError as error:
         say(f"the settings stay as they are: {error}")
     finally:

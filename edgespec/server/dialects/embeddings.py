@@ -102,8 +102,10 @@ class EmbeddingDialect:
         return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
 
 
-def in_pieces(name: str | None, rows: Iterable[object], fields: dict[str, Any]) -> Response:
-    """Returns rows as JSON, a few at a time: writing millions of numbers at once would keep others waiting.
+def in_pieces(
+    name: str | None, rows: Iterable[object], fields: dict[str, Any], *, at_once: int = ROWS
+) -> Response:
+    """Returns rows as JSON, some at a time: writing millions of numbers at once would keep others waiting.
 
     name: the field they are, after those in `fields`; None: they are all there is.
     """
@@ -112,7 +114,7 @@ def in_pieces(name: str | None, rows: Iterable[object], fields: dict[str, Any]) 
     async def pieces() -> AsyncIterator[str]:
         yield head
         left, before = iter(rows), ""
-        while some := list(islice(left, ROWS)):
+        while some := list(islice(left, at_once)):
             yield before + json.dumps(some)[1:-1]
             before = ", "
             await asyncio.sleep(0)

@@ -1,7 +1,5 @@
 """Generations -> the answers of llama.cpp's own server to /completion and /infill; tokens -> /tokenize's."""
 
-import asyncio
-import json
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,6 @@ from edgespec.server.logprobs import Scored, for_chat
 from edgespec.server.refusal import Refusal
 
 ANY_SLOT = -1  # clients are not told which slot a request had
-BATCH = 2000  # tokens that are written at once
 
 
 @dataclass(slots=True)
@@ -236,18 +233,7 @@ def sampling_settings(sampling: Sampling) -> dict[str, Any]:
     }
 
 
-async def token_list(tokens: Sequence[int], pieces: Sequence[bytes]) -> AsyncIterator[str]:
-    """Yields the tokens with their pieces as JSON, some at a time: others are answered in between."""
-    yield '{"tokens":['
-    for i in range(0, len(tokens), BATCH):
-        both = zip(tokens[i : i + BATCH], pieces[i : i + BATCH], strict=True)
-        listed = json.dumps([{"id": token, "piece": _piece(piece)} for token, piece in both])
-        yield ("," if i else "") + listed[1:-1]
-        await asyncio.sleep(0)
-    yield "]}"
-
-
-def _piece(spelt: bytes) -> object:
+def piece_of(spelt: bytes) -> object:
     """Returns a token's text, or its bytes if they are not text by themselves."""
     try:
         return spelt.decode()

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter, Request
-from fastapi.responses import JSONResponse, Response, StreamingResponse
+from fastapi.responses import JSONResponse, Response
 
 from edgespec.chat.traits import traits_of
 from edgespec.core.attachment import Mixed
@@ -17,7 +17,8 @@ from edgespec.protocol.messages import Prompt as WorkerPrompt
 from edgespec.sampling.settings import sampling_for
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import FINGERPRINT, Dialect, with_pair
-from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, sampling_settings, token_list
+from edgespec.server.dialects.embeddings import in_pieces
+from edgespec.server.dialects.llama_cpp.answers import LlamaAnswer, piece_of, sampling_settings
 from edgespec.server.dialects.llama_cpp.requests import (
     ALIASES,
     DetokenizeRequest,
@@ -36,6 +37,8 @@ from edgespec.server.refusal import Refusal, closed, missing, unsupported
 from edgespec.server.requests.chat import ChatRequest
 from edgespec.server.requests.fields import Listed
 from edgespec.server.requests.generation import AdapterScale, scales_of
+
+TOKENS = 2000  # that are written at once
 
 
 class LlamaCppDialect(Dialect):
@@ -151,7 +154,8 @@ class LlamaCppDialect(Dialect):
         if not wanted.with_pieces:
             return JSONResponse({"tokens": tokens})
         pieces = await session.worker.engine.spell(tokens)
-        return StreamingResponse(token_list(tokens, pieces), media_type="application/json")
+        rows = ({"id": token, "piece": piece_of(p)} for token, p in zip(tokens, pieces, strict=True))
+        return in_pieces("tokens", rows, {}, at_once=TOKENS)
 
     @with_pair
     async def detokenize(self, session: PairSession, wanted: DetokenizeRequest) -> dict[str, str]:

@@ -243,24 +243,16 @@ def _in_older_words(delta: dict[str, Any]) -> dict[str, Any]:
     return {**rest, "function_call": calls[0]["function"]}
 
 
-class FillAnswer(CompletionAnswer):
+class FillAnswer(ChatAnswer):
     """How a gap is filled in Mistral's `fim/completions`: text, in the format of a chat."""
 
     kind: ClassVar[str] = "fim"
-    whole_object: ClassVar[str] = "chat.completion"
-    chunk_object: ClassVar[str] = "chat.completion.chunk"
+
+    def _opening(self, index: int) -> dict[str, Any] | None:
+        return None
 
     def _parts(self, part: ChoiceRound) -> list[dict[str, Any]]:
         return [{"delta": {"role": "assistant", "content": part.round.text}}] if part.round.text else []
-
-    def _nothing(self) -> dict[str, Any]:
-        return {"delta": {}}
-
-    def _content(self, index: int, text: str) -> dict[str, Any]:
-        return {"message": {"role": "assistant", "content": text, "tool_calls": None}}
-
-    def _scores(self, scored: Sequence[Scored], sampled: bool) -> dict[str, Any]:
-        return for_chat(scored, sampled=sampled)
 
 
 def _delta(delta: Delta) -> dict[str, Any]:

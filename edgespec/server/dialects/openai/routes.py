@@ -5,6 +5,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from edgespec.chat.families.known import PLAIN
 from edgespec.protocol.messages import Submit
 from edgespec.server.bodies import checked_router
 from edgespec.server.dialects.dialect import Dialect, with_pair
@@ -13,6 +14,7 @@ from edgespec.server.dialects.openai.requests import CompletionRequest, FillRequ
 from edgespec.server.filling import GapFields, fill_prompt
 from edgespec.server.pair_session import PairSession
 from edgespec.server.requests.chat import ChatRequest
+from edgespec.server.turns import TurnReader
 
 
 class OpenAIDialect(Dialect):
@@ -82,7 +84,8 @@ class OpenAIDialect(Dialect):
         gap = GapFields(input_prefix=body.prompt, input_suffix=body.suffix)
         prompt = await fill_prompt(session, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=session.defaults)
-        answer = FillAnswer(session.name, session.about.plain_s, body)
+        turns = [TurnReader(PLAIN.parser({})) for _ in submits]
+        answer = FillAnswer(session.name, session.about.plain_s, body, turns=turns)
         return await session.answer(submits, answer, body, request)
 
 
