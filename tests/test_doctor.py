@@ -22,9 +22,9 @@ from edgespec.commands.doctor import (
     surroundings,
 )
 from edgespec.commands.doctor.findings import Finding, good, note, problem
-from edgespec.commands.doctor.llama_child import ask
 from edgespec.commands.doctor.speculation import judged, speculation
 from edgespec.errors import ModelFileError, PairMismatchError
+from edgespec.memory.oracle import llama_build
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import REBUILD
 from edgespec.system.cards import Card, cards
@@ -117,7 +117,7 @@ def test_a_build_that_cannot_be_loaded_is_a_finding(tmp_path: Path, monkeypatch:
     broken = "raise OSError('libcudart.so.12: cannot open shared object file')"
     (tmp_path / "llama_cpp" / "__init__.py").write_text(broken)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    reply = ask({})
+    reply = llama_build()
     (found,) = machine_checks.build(reply)
     assert (
         found.status == "problem" and "libcudart.so.12" in found.text and "docs/install.md#" in found.remedy
@@ -129,7 +129,7 @@ def test_a_child_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "llama_cpp").mkdir()
     (tmp_path / "llama_cpp" / "__init__.py").write_text("import os; os.abort()")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert "llama.cpp aborted (SIGABRT)" in ask({})["error"]
+    assert "llama.cpp aborted (SIGABRT)" in llama_build()["error"]
 
 
 def test_more_threads_than_cores_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:

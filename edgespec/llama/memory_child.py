@@ -17,7 +17,7 @@ import llama_cpp as C
 from edgespec.errors import EdgeSpecError, ModelFileError
 from edgespec.llama import remote
 from edgespec.llama.attention import decided, with_attention
-from edgespec.llama.devices import cards
+from edgespec.llama.devices import cards, cpu_features, devices
 from edgespec.llama.heads.head_settings import (
     OF_NEXTN,
     as_target,
@@ -208,12 +208,15 @@ def main() -> None:
 
     def say(asked: dict[str, Any]) -> dict[str, Any]:
         try:
+            if "build" in asked:
+                found = [asdict(device) for device in devices()]
+                return {"devices": found, "features": cpu_features(), "rpc": remote.has_rpc()}
             if "devices" in asked:
                 return {"devices": [asdict(card) for card in cards()]}
             if "projector" in asked:
-                handle, found = loaded(Path(asked["projector"]), None, on_gpu=True)
+                handle, taken = loaded(Path(asked["projector"]), None, on_gpu=True)
                 mtmd_cpp().mtmd_free(handle)
-                return {"devices": {name: asdict(parts) for name, parts in found.items()}}
+                return {"devices": {name: asdict(parts) for name, parts in taken.items()}}
             for listed in ("rpc", "tensor_split"):  # JSON has no tuples
                 asked[listed] = tuple(asked[listed])
             asked["rules"] = tuple((pattern, device) for pattern, device in asked["rules"])

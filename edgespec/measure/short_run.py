@@ -1,4 +1,4 @@
-"""A pair with speculation and without, in turn, for some seconds: what `doctor` judges by."""
+"""A pair with speculation and without, in turn, for some seconds, in a child: what `doctor` judges by."""
 
 import time
 from dataclasses import asdict
@@ -8,15 +8,25 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from edgespec.engine.pair import Pair
+from edgespec.errors import EdgeSpecError
 from edgespec.measure import figures, in_turn
 from edgespec.measure.lines import OURS, PLAIN, lines_for, units_for
 from edgespec.measure.prompts import built_in, fitting
 from edgespec.measure.takers import Asked, PairTaker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import sampling_for
+from edgespec.system.json_child import answer_questions
 
 SEVERAL = 6  # prompts
 LEAST_TOKENS = 16  # of an answer
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Returns what was measured, or why the pair cannot be run."""
+    try:
+        return measured(asked)
+    except EdgeSpecError as error:
+        return {"error": str(error)}
 
 
 def measured(asked: dict[str, Any]) -> dict[str, Any]:
@@ -62,3 +72,7 @@ def _tokens(asked: dict[str, Any], token_s: float) -> int:
     """Returns how long answers should be: short on a slow machine, since several say more than one."""
     most, within = int(asked["tokens"]), int(asked["seconds"] / (2 * SEVERAL * token_s))
     return max(min(LEAST_TOKENS, most), min(most, within))
+
+
+if __name__ == "__main__":
+    answer_questions(answer)

@@ -19,20 +19,30 @@ from edgespec.errors import (
 )
 from edgespec.llama.memory_question import Question
 from edgespec.system.closing import Closing
-from edgespec.system.json_child import JsonChild
+from edgespec.system.json_child import ChildDiedError, JsonChild
 from edgespec_models.fit.need import Device, FlashAttention, Need, Parts
 
+CHILD = "edgespec.llama.memory_child"
 _ERRORS = {
     kind.__name__: kind
     for kind in (ModelFileError, ModelUnsupportedError, SettingError, MachineLostError, UnknownPlaceError)
 }
 
 
+def llama_build() -> dict[str, Any]:
+    """Returns devices and abilities of the installed llama.cpp; {"error": sentence} if it does not load."""
+    with JsonChild(CHILD, longest_s=60.0) as child:
+        try:
+            return child.ask({"build": True})
+        except ChildDiedError as error:
+            return {"error": str(error)}
+
+
 class MemoryOracle(Closing):
     """Learns from llama.cpp what a model would take. Use it in a `with`: the child ends with it."""
 
     def __init__(self) -> None:
-        self._child = JsonChild("edgespec.llama.memory_child")
+        self._child = JsonChild(CHILD)
         self._known: dict[Question, Need] = {}
 
     def close(self) -> None:

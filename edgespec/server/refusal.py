@@ -1,6 +1,7 @@
 """Refusals of requests, in the format of each dialect."""
 
-from collections.abc import Callable, Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ TYPES = {  # by status, where it is not the usual one of a wrong request
     503: "unavailable_error",
 }
 
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = SHOWN
 ErrorShape = Callable[["Refusal", str], dict[str, Any]]  # of a request's id
 
 
@@ -65,27 +68,8 @@ class Refusal(Exception):
 
 def quoted(value: object) -> str:
     """Returns a value as Python spells it, or its beginning; does not spell the rest."""
-    text = ""
-    for piece in _spelt(value):
-        text += piece
-        if len(text) > SHOWN:
-            return text[:SHOWN] + "..."
-    return text
-
-
-def _spelt(value: object) -> Iterator[str]:
-    if isinstance(value, dict):
-        for i, (key, item) in enumerate(value.items()):
-            yield f"{', ' if i else '{'}{quoted(key)}: "
-            yield from _spelt(item)
-        yield "}" if value else "{}"
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            yield ", " if i else "["
-            yield from _spelt(item)
-        yield "]" if value else "[]"
-    else:
-        yield repr(value[: SHOWN + 1] if isinstance(value, str) else value)
+    text = _short.repr(value)
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def invalid(param: str | None, sentence: str) -> Refusal:

@@ -10,11 +10,11 @@ from edgespec.client.client import Client
 from edgespec.commands import flags
 from edgespec.commands.doctor import findings, last_requests, machine_checks, pair_checks, surroundings
 from edgespec.commands.doctor.findings import Finding, problem
-from edgespec.commands.doctor.llama_child import ask
 from edgespec.commands.doctor.speculation import speculation
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.status_line import StatusLine
 from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.memory.oracle import llama_build
 from edgespec.pairs.files import pair_files, pair_settings
 from edgespec.system.cards import cards
 from edgespec.system.other_programs import Others
@@ -75,7 +75,7 @@ def _checks(arguments: argparse.Namespace, line: StatusLine) -> Iterator[list[Fi
     others = Others()
     time.sleep(WATCHED_S)
     busy = others.cores()
-    build = ask({}, timeout=60.0)
+    build = llama_build()
     yield machine_checks.program()
     yield machine_checks.build(build)
     if "devices" in build:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.commands.doctor.findings import Finding, good, note, problem
-from edgespec.commands.doctor.llama_child import ask
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.json_child import ChildDiedError, JsonChild
 from edgespec.system.other_programs import BUSY_CORES
 
 TOKENS = 48  # of one measured answer
@@ -17,7 +17,11 @@ LONGER = "--seconds 60 measures longer"
 def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
     """Runs the pair with and without speculation for about `seconds` after loading."""
     pair = {"target": str(target), "draft": str(draft) if draft else None, "settings": asdict(settings)}
-    return judged(ask({**pair, "seconds": seconds, "tokens": TOKENS}))
+    with JsonChild("edgespec.measure.short_run") as child:
+        try:
+            return judged(child.ask({**pair, "seconds": seconds, "tokens": TOKENS}))
+        except ChildDiedError as error:
+            return judged({"error": str(error)})
 
 
 def judged(measured: dict[str, Any]) -> list[Finding]:

@@ -197,22 +197,18 @@ class Report:
         name = "Batches and single tokens"
         if not self.batches:
             return f"{name}: not compared, for lack of time or context.", []
-        same, n = sum(s.identical for s in self.batches), len(self.batches)
-        how_often = "" if same == n else "partly " if same else "never "
-        body = []
-        for held in dict.fromkeys(s.held for s in self.batches):
-            here = sorted((s for s in self.batches if s.held == held), key=lambda s: s.size)
-            equal = ", ".join(str(s.size) for s in here if s.identical) or "none"
-            other = ", ".join(str(s.size) for s in here if not s.identical)
-            worst = max(s.logits_differ for s in here)
-            unlike = f"; not for {other} (up to {worst:.2g} in a logit)" if other else ""
-            body.append(f"After {held} tokens: identical for batches of {equal}{unlike}.")
-        if same < n:
-            body.append(
+        unlike = [s for s in self.batches if not s.identical]
+        held = " and ".join(str(n) for n in dict.fromkeys(s.held for s in self.batches))
+        how_often = "" if not unlike else "partly " if len(unlike) < len(self.batches) else "never "
+        body = [f"{_counted(len(self.batches), 'size')} of batches, after {held} tokens."]
+        if unlike:
+            sizes = ", ".join(f"{s.size} after {s.held}" for s in unlike)
+            body += [
+                f"Not identical: {sizes} (up to {max(s.logits_differ for s in unlike):.2g} in a logit).",
                 "This is information, not an error: where the bytes differ, two almost equal tokens may "
                 "swap places. A logit's standard deviation here is "
-                f"{self.spread:.2g}; a difference past {BELIEVABLE * self.spread:.2g} would be an error."
-            )
+                f"{self.spread:.2g}; a difference past {BELIEVABLE * self.spread:.2g} would be an error.",
+            ]
         return f"{name}: {how_often}the same bytes.", body
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
-from edgespec.server.dialects.translation import Translated, called, function, picture
+from edgespec.server.dialects.translation import Translated, called, content_of, function, picture, text
 from edgespec.server.refusal import Refusal
 from edgespec.server.requests.fields import Fields, Listed, StopList, Whole
 from edgespec.server.requests.generation import SharedFields
@@ -147,14 +146,14 @@ def _turns(message: MessageParam) -> list[dict[str, Any]]:
     if isinstance(blocks, str):
         return [{"role": message.role, "content": blocks}]
     results = [
-        {"role": "tool", "tool_call_id": block.tool_use_id or "", "content": _content(block.content)}
+        {"role": "tool", "tool_call_id": block.tool_use_id or "", "content": content_of(block.content, _part)}
         for block in blocks
         if block.type == "tool_result"
     ]
     uses = [block for block in blocks if block.type == "tool_use"]
     calls = [called(block.id or "", block.name, block.input or {}) for block in uses]
     thoughts = "".join(block.thinking or "" for block in blocks if block.type == "thinking")
-    spoken = _content([block for block in blocks if block.type not in APART])
+    spoken = content_of([block for block in blocks if block.type not in APART], _part)
     turn: dict[str, Any] = {"role": message.role, "content": spoken}
     if calls:
         turn["tool_calls"] = calls
@@ -168,18 +167,12 @@ WITH_TEXT = frozenset({"text", "search_result", "tool_reference"})
 PICTURE = "image"
 
 
-def _content(content: str | Sequence[Block] | None) -> str | list[dict[str, Any]]:
-    """Returns text, or parts of text and pictures; the model's template decides how to join them."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    other = next((block.type for block in content if block.type not in {*WITH_TEXT, PICTURE}), None)
-    if other:
-        raise unreadable(other)
-    return [
-        block.as_part() if block.type == PICTURE else {"type": "text", "text": block.as_text()}
-        for block in content
-        if block.type == PICTURE or block.as_text()
-    ]
+def _part(block: Block) -> dict[str, Any] | None:
+    if block.type == PICTURE:
+        return block.as_part()
+    if block.type not in WITH_TEXT:
+        raise unreadable(block.type)
+    return text(words) if (words := block.as_text()) else None
 
 
 def _choice(choice: ToolChoice | None) -> object:

@@ -6,11 +6,11 @@ that no longer exist, mean nothing for a request here: the server says so once f
 
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, ConfigDict, StrictBool, StrictStr
 
-from edgespec.server.dialects.translation import Translated, called, picture
+from edgespec.server.dialects.translation import Content, Translated, called, picture, text
 from edgespec.server.refusal import missing, unsupported
 from edgespec.server.requests.fields import Fields, Listed, Number, Stops, TokenId, Whole, with_numbers
 from edgespec.server.requests.generation import Seed, Speculation, Top
@@ -99,6 +99,8 @@ class Kept(Fields):
 class OllamaFields(Kept, Translated):
     """What a chat and a generation share."""
 
+    chats: ClassVar[bool]  # it has messages
+
     model: ModelName
     stream: StrictBool | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
@@ -145,6 +147,7 @@ class OllamaFields(Kept, Translated):
 class OllamaChat(OllamaFields):
     """POST /api/chat. Without messages it only loads the model, or unloads it."""
 
+    chats = True
     messages: Listed[OllamaMessage] | None = None
     tools: Listed[dict[str, Any]] | None = None
 
@@ -164,6 +167,7 @@ class OllamaGenerate(OllamaFields):
     context: the tokens of earlier turns, as an answer returned them.
     """
 
+    chats = False
     prompt: StrictStr | None = None
     suffix: StrictStr | None = None
     system: StrictStr | None = None
@@ -213,12 +217,12 @@ class NamedModel(Fields):
         return (self.model or self.name).removeprefix("hf.co/")  # as Ollama names the hub's repositories
 
 
-def _content(text: str | None, images: Sequence[str] | None) -> str | list[dict[str, Any]]:
+def _content(words: str | None, images: Sequence[str] | None) -> Content:
     """Returns the content of a message, pictures first as at Ollama."""
     if not images:
-        return text or ""
+        return words or ""
     urls = [image if image.startswith("data:") else f"data:image/*;base64,{image}" for image in images]
-    return [*map(picture, urls), {"type": "text", "text": text or ""}]
+    return [*map(picture, urls), text(words or "")]
 
 
 def _turn(message: OllamaMessage, calls: list[tuple[str, str]]) -> dict[str, Any]:

@@ -98,45 +98,45 @@ class OllamaDialect(Dialect):
     async def chat(self, wanted: OllamaChat, request: Request) -> Response:
         """Answers with the assistant's next turn, or only loads or unloads the model."""
         if wanted.unloads:
-            return self._nothing(wanted, self.answering.worker(wanted.model), chats=True)
+            return self._nothing(wanted, self.answering.worker(wanted.model))
         return await self._chat(wanted, request)
 
     @with_pair
     async def _chat(self, session: PairSession, wanted: OllamaChat, request: Request) -> Response:
         if wanted.silent:
-            return self._nothing(wanted, session.worker, chats=True)
+            return self._nothing(wanted, session.worker)
         body = wanted.as_chat()
         submits, [turn], _ = await session.chat_submits(body)
-        return await self._answer(session, wanted, body, request, submits, turn, chats=True)
+        return await self._answer(session, wanted, body, request, submits, turn)
 
     async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
         """Answers one question, continues text, or fills a gap; or only loads or unloads the model."""
         if wanted.unloads:
-            return self._nothing(wanted, self.answering.worker(wanted.model), chats=False)
+            return self._nothing(wanted, self.answering.worker(wanted.model))
         return await self._generate(wanted, request)
 
     @with_pair
     async def _generate(self, session: PairSession, wanted: OllamaGenerate, request: Request) -> Response:
         if wanted.silent:
-            return self._nothing(wanted, session.worker, chats=False)
+            return self._nothing(wanted, session.worker)
         body = wanted.as_chat()
         if not (wanted.raw or wanted.suffix):
             submits, [turn], _ = await session.chat_submits(body)
             submits = [replace(s, prompt=await _behind(session, wanted.context, s)) for s in submits]
-            return await self._answer(session, wanted, body, request, submits, turn, chats=False)
+            return await self._answer(session, wanted, body, request, submits, turn)
         prompt: str | tuple[int, ...] = wanted.prompt or ""
         if wanted.suffix:
             gap = GapFields(input_prefix=wanted.prompt or "", input_suffix=wanted.suffix)
             prompt = await fill_prompt(session, gap, body.limit())
         submits = body.submits(prompt, add_bos=True, defaults=session.defaults)
         turn = TurnReader(PLAIN.parser({}))
-        return await self._answer(session, wanted, body, request, submits, turn, chats=False)
+        return await self._answer(session, wanted, body, request, submits, turn)
 
-    def _nothing(self, wanted: OllamaFields, worker: WorkerLife, *, chats: bool) -> Response:
+    def _nothing(self, wanted: OllamaFields, worker: WorkerLife) -> Response:
         """Answers a request that says nothing: its model is loaded, or not kept any longer."""
         self._check(wanted, worker)
         reason, name = "unload" if wanted.idle_s == 0 else "load", self.answering.pairs.name_of(worker.load)
-        return JSONResponse(empty_answer(tagged(name), chats=chats, reason=reason))
+        return JSONResponse(empty_answer(tagged(name), chats=wanted.chats, reason=reason))
 
     async def _answer(
         self,
@@ -146,8 +146,6 @@ class OllamaDialect(Dialect):
         request: Request,
         submits: Sequence[Submit],
         turn: TurnReader,
-        *,
-        chats: bool,
     ) -> Response:
         """Answers. After a question, it tells the tokens with which a later one goes on."""
         self._check(wanted, session.worker)
@@ -157,11 +155,11 @@ class OllamaDialect(Dialect):
             assert isinstance(prompt, str)
             return [*await session.worker.engine.tokenize(prompt, add_bos=add_bos), *behind]
 
-        goes_on = not chats and isinstance(prompt, str) and not getattr(wanted, "raw", None)
+        goes_on = not wanted.chats and isinstance(prompt, str) and not getattr(wanted, "raw", None)
         answer = OllamaAnswer(
             tagged(session.name),
             turn,
-            chats,
+            wanted.chats,
             request.state.began,
             time.monotonic(),
             session.about.plain_s,

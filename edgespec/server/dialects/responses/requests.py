@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, StrictBool, StrictStr
 
-from edgespec.server.dialects.translation import Translated, called, function
+from edgespec.server.dialects.translation import Translated, called, content_of, function, picture, text
 from edgespec.server.refusal import invalid, quoted, unsupported
 from edgespec.server.requests.fields import Fields, Listed, Stops, Whole
 from edgespec.server.requests.generation import Seed, SharedFields
@@ -220,14 +220,18 @@ def _messages(items: Sequence[InputItem]) -> list[dict[str, Any]]:
             if role == "assistant":
                 _open_turn(messages)["content"] += _text(item.content)
             else:
-                messages.append({"role": ROLES.get(role, role), "content": _content(item.content)})
+                messages.append({"role": ROLES.get(role, role), "content": content_of(item.content, _part)})
         elif item.type == "reasoning":
             turn, thought = _open_turn(messages), _text(item.content or item.summary)
             turn["reasoning_content"] = turn.get("reasoning_content", "") + thought
         elif item.type in ("function_call", "custom_tool_call"):
             _open_turn(messages).setdefault("tool_calls", []).append(_call(item))
         elif item.type in ("function_call_output", "custom_tool_call_output"):
-            answer = {"role": "tool", "tool_call_id": item.call_id or "", "content": _content(item.output)}
+            answer = {
+                "role": "tool",
+                "tool_call_id": item.call_id or "",
+                "content": content_of(item.output, _part),
+            }
             messages.append(answer)
         else:
             why = "items are not stored here: send the item itself (`store: false` makes clients do so)"
@@ -250,24 +254,17 @@ def _call(item: InputItem) -> dict[str, Any]:
     return called(item.call_id or "", item.name or "", arguments)
 
 
-def _content(content: Content | None) -> str | list[dict[str, Any]]:
-    """Returns text, or parts of text and pictures; the model's template decides how to join them."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    other = next((part.type for part in content if part.type not in TEXTS and not part.image_url), None)
-    if other:
-        raise unreadable(other)
-    return [
-        {"type": "image_url", "image_url": part.image_url}
-        if part.image_url
-        else {"type": "text", "text": part.text or part.refusal or ""}
-        for part in content
-    ]
+def _part(part: ContentPart) -> dict[str, Any]:
+    if part.image_url:
+        return picture(part.image_url)
+    if part.type not in TEXTS:
+        raise unreadable(part.type)
+    return text(part.text or part.refusal or "")
 
 
 def _text(content: Content | None) -> str:
     """Returns text alone, of the assistant, who sends no pictures. Raises Refusal."""
-    parts = _content(content)
+    parts = content_of(content, _part)
     if isinstance(parts, str):
         return parts
     if any("text" not in part for part in parts):
