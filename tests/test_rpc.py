@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import subprocess
@@ -76,7 +75,7 @@ def lent(address: str = "") -> Iterator[Lent]:
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     try:
-        until(lambda: not asyncio.run(absent([address], 1.0)), 30)
+        until(lambda: not absent([address], 1.0), 30)
         yield Lent(address, process)
     finally:
         process.kill()
@@ -162,9 +161,7 @@ def test_experts_stay_here_while_the_rest_is_on_a_card(
 def test_the_other_machine_is_there_again_for_the_next(tiny_target: Path, machines: tuple[str, ...]) -> None:
     """A server has one client at a time; who closes a pair lets go of it."""
     with Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False, rpc=machines)):
-        assert all(not asyncio.run(absent([machine], 1.0)) for machine in machines), (
-            "connections are taken, and wait"
-        )
+        assert all(not absent([machine], 1.0) for machine in machines), "connections are taken, and wait"
     assert all(ask(machine) for machine in machines)
 
 

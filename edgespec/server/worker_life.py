@@ -222,7 +222,7 @@ class WorkerLife:
     async def _until_machines_are_there(self, machines: tuple[str, ...]) -> None:
         """Waits for lost machines; other errors are retried every second."""
         logged: list[str] = []
-        while gone := await absent(machines, MACHINE_S):
+        while gone := await asyncio.to_thread(absent, machines, MACHINE_S):
             if gone != logged:
                 self.why = f"waiting for the machine of --rpc at {', '.join(gone)}"
                 self._tell(self.why)

@@ -4,11 +4,12 @@ llama.cpp aborts if a machine does not answer, speaks another version or goes aw
 asked here first, in the few bytes of its protocol that this takes (ggml-rpc.cpp, protocol 7).
 """
 
-import asyncio
 import ipaddress
+import select
 import socket
 import struct
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from edgespec.errors import MachineLostError, SettingError
@@ -138,21 +139,26 @@ def _exactly(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-async def absent(machines: Sequence[str], seconds: float) -> list[str]:
+def absent(machines: Iterable[str], seconds: float) -> list[str]:
     """Returns the machines where nobody accepts a connection within `seconds`; tries all at once."""
-
-    async def accepts(machine: str) -> bool:
-        host, _, port = machine.rpartition(":")
-        try:
-            async with asyncio.timeout(seconds):
-                _, writer = await asyncio.open_connection(host, int(port))
-        except OSError:  # TimeoutError, too
-            return False
-        writer.close()
-        return True
-
-    there = await asyncio.gather(*map(accepts, machines))
-    return [machine for machine, answers in zip(machines, there, strict=True) if not answers]
+    missing, trying, end = list(machines), {}, time.monotonic() + seconds
+    try:
+        for machine in missing:
+            host, _, port = machine.rpartition(":")
+            connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            trying[connection] = machine
+            connection.setblocking(False)
+            connection.connect_ex((host, int(port)))
+        waiting = list(trying)
+        while waiting and (left := end - time.monotonic()) > 0:
+            for connection in select.select([], waiting, [], left)[1]:
+                waiting.remove(connection)
+                if connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                    missing.remove(trying[connection])
+    finally:
+        for connection in trying:
+            connection.close()
+    return missing
 
 
 def lost_sentence(lines: str) -> str | None:
