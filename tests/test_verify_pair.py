@@ -30,7 +30,7 @@ from edgespec.commands.verify.budget import (
     fitting_prompts,
     text_plan,
 )
-from edgespec.commands.verify.command import Effort, run_checks
+from edgespec.commands.verify.command import run_checks
 from edgespec.commands.verify.equality import BatchShape, Difference
 from edgespec.commands.verify.report import BROKEN, LOSSLESS, UNDECIDED, Report
 from edgespec.commands.verify.samples import (
@@ -55,7 +55,7 @@ from edgespec.system import isolate
 FALSE_ALARM = 1e-4
 MODEL = Way("model", 2)
 SPEED = TargetSpeed(0.001, 0.002, 3.0)
-QUICK = Effort(prompts=2, samples=400)
+QUICK = {"prompts": 2, "samples": 400}
 SETTINGS = PairSettings(threads=1, n_ctx=1024)
 
 
@@ -87,12 +87,10 @@ def fit(
         prompt,
         way,
         NARROW,
+        Deadline(time.perf_counter, speed=SPEED),
         samples=samples,
         false_alarm=FALSE_ALARM,
         rng=np.random.default_rng(rng_seed),
-        speed=SPEED,
-        watch=Deadline(time.perf_counter),
-        on_progress=lambda what, done, total: None,
     )
     assert found
     return found
@@ -104,7 +102,7 @@ def fit(
 @pytest.mark.slow
 def test_a_sound_pair_passes(pair: Pair) -> None:
     seen: list[str] = []
-    report = run_checks(pair, QUICK, rng_seed=1, on_progress=lambda what, done, total: seen.append(what))
+    report = run_checks(pair, **QUICK, rng_seed=1, on_progress=lambda what, done, total: seen.append(what))
     assert (report.exit_code, report.complaints(), report.gaps()) == (LOSSLESS, [], [])
     assert report.verdict().startswith("LOSSLESS")
     assert len(report.greedy) == len(report.seeded) == 4
@@ -115,7 +113,7 @@ def test_a_sound_pair_passes(pair: Pair) -> None:
 
 @pytest.mark.slow
 def test_a_sound_pair_passes_with_all_the_time_it_wants(pair: Pair) -> None:
-    report = run_checks(pair, Effort(), rng_seed=2)
+    report = run_checks(pair, rng_seed=2)
     assert report.exit_code == LOSSLESS
     assert len(report.greedy) == len(report.seeded) == 5 * 6  # kinds of prompts, ways of drafting
     assert all(f.samples == 10_000 and f.visible < 0.07 and f.sampling == WIDE for f in report.fits)
@@ -124,7 +122,7 @@ def test_a_sound_pair_passes_with_all_the_time_it_wants(pair: Pair) -> None:
 @pytest.mark.slow
 def test_without_a_draft_lookup_alone_is_verified(tiny_target: Path) -> None:
     with Pair(tiny_target, None, SETTINGS) as pair:
-        report = run_checks(pair, replace(QUICK, prompts=8, samples=200), rng_seed=1)
+        report = run_checks(pair, prompts=8, samples=200, rng_seed=1)
     assert "lookup alone is verified" in report.lines()[0]
     assert report.exit_code == LOSSLESS
     assert {c.way.drafter for c in report.greedy} <= {"lookup", "auto"}
@@ -134,7 +132,7 @@ def test_without_a_draft_lookup_alone_is_verified(tiny_target: Path) -> None:
 def test_what_there_is_no_time_for_is_reported(pair: Pair) -> None:
     """A clock that runs away: nothing is checked, and that is not a pass."""
     clock = itertools.count(0, 10)
-    report = run_checks(pair, replace(QUICK, seconds=50), rng_seed=1, clock=lambda: float(next(clock)))
+    report = run_checks(pair, **QUICK, seconds=50, rng_seed=1, clock=lambda: float(next(clock)))
     assert report.exit_code == UNDECIDED
     assert report.verdict().startswith("NOT DECIDED")
     assert len(report.gaps()) == 4
@@ -143,7 +141,7 @@ def test_what_there_is_no_time_for_is_reported(pair: Pair) -> None:
 
 def test_a_cancellation_ends_it_at_once(pair: Pair) -> None:
     asked = itertools.count()
-    report = run_checks(pair, QUICK, rng_seed=1, cancelled=lambda: next(asked) > 40)
+    report = run_checks(pair, **QUICK, rng_seed=1, cancelled=lambda: next(asked) > 40)
     assert not report.seeded and not report.fits
 
 
@@ -204,7 +202,7 @@ def test_a_wrong_rule_fails(
 @pytest.mark.slow
 def test_a_wrong_rule_fails_the_whole_command(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     judged_by(monkeypatch, accept_always)
-    report = run_checks(pair, replace(QUICK, samples=200), rng_seed=1)
+    report = run_checks(pair, prompts=2, samples=200, rng_seed=1)
     assert report.exit_code == BROKEN
     assert report.verdict().startswith("NOT LOSSLESS: of the greedy texts")
     assert "IT DEVIATES" in "\n".join(report.lines())
@@ -219,16 +217,16 @@ def test_a_text_that_depends_on_the_draft_fails(pair: Pair, monkeypatch: pytest.
         return Verdict(k, rule.draw([p(i) for i in range(k + 1)][-1], position + k))
 
     monkeypatch.setattr(verify.Coupled, "verify", follow)
-    report = run_checks(pair, replace(QUICK, samples=50), rng_seed=1)
+    report = run_checks(pair, prompts=2, samples=50, rng_seed=1)
     assert any("seeded" in wrong for wrong in report.complaints())
     assert "NOT EXPLAINED" in "\n".join(report.lines())
 
 
 def test_a_slow_model_draws_from_fewer_tokens() -> None:
     """So that its few evaluations serve many samples."""
-    watch = Deadline(lambda: 0.0, end=20.0)
-    assert samples.sampling_for(TargetSpeed(0.001, 0.001, 3.0), watch) == samples.WIDE
-    assert samples.sampling_for(TargetSpeed(0.001, 0.1, 3.0), watch) == NARROW
+    for token_s, wanted in ((0.001, samples.WIDE), (0.1, NARROW)):
+        watch = Deadline(lambda: 0.0, end=20.0, speed=TargetSpeed(0.001, token_s, 3.0))
+        assert samples.sampling_for(watch) == wanted
 
 
 def test_arithmetic_is_measured_and_allowed_for(tiny_target: Path, tiny_draft: Path) -> None:

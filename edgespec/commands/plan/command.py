@@ -132,8 +132,8 @@ def _planned(
         bandwidth=bandwidth,
     )
     if given is None and settings == PairSettings():
-        speed = (plan.speeds[0].tok_per_s, expected) if plan.speeds else (None, None)
-        keep(heads.name, PlannedSpeed(plan.plain_tok_per_s, *speed, assumed))  # for lists of pairs
+        tok_per_s, accepted = (plan.speeds[0].tok_per_s, expected) if plan.speeds else (None, None)
+        keep(heads.name, PlannedSpeed(plan.plain_tok_per_s, tok_per_s, accepted, assumed))
     trained = heads.target[0].of_architecture("context_length")
     notes = [beyond_trained("it", settings.n_ctx or 0, trained, settings.rope) or ""]
     if heads.projector:

@@ -20,13 +20,24 @@ Progress = Callable[[str, int, int], None]  # what is done, how much of it, of h
 
 
 @dataclass(frozen=True, slots=True)
+class TargetSpeed:
+    """What the target takes, and how far its logits are apart."""
+
+    read: float  # seconds a token of a prompt
+    token: float  # seconds for one token alone
+    spread: float  # standard deviation of a row of logits (of tokens that could be drawn at all)
+
+
+@dataclass(frozen=True, slots=True)
 class Deadline:
-    """Time left for a check."""
+    """Time left for a check, what it has to be compared with, and who follows."""
 
     clock: Callable[[], float]  # seconds, monotonic
     end: float = math.inf  # on that clock; nothing is begun that would take longer
     last: float = math.inf  # nothing at all is begun that would take longer
     cancelled: Callable[[], bool] = lambda: False  # asked often
+    speed: TargetSpeed = TargetSpeed(0.0, 0.0, 1.0)
+    on_progress: Progress = lambda what, done, total: None
 
     @property
     def left(self) -> float:
@@ -43,15 +54,6 @@ class Deadline:
     def share(self, part: float) -> Deadline:
         """Returns a watch for `part` of the time that is left."""
         return replace(self, end=self.clock() + part * self.left) if self.end < math.inf else self
-
-
-@dataclass(frozen=True, slots=True)
-class TargetSpeed:
-    """What the target takes, and how far its logits are apart."""
-
-    read: float  # seconds a token of a prompt
-    token: float  # seconds for one token alone
-    spread: float  # standard deviation of a row of logits (of tokens that could be drawn at all)
 
 
 def measured(pair: Pair, prompt: TokenizedPrompt, clock: Callable[[], float]) -> TargetSpeed:

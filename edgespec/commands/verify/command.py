@@ -12,7 +12,6 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,6 @@ from edgespec.commands.verify.budget import (
     LEAST_TOKENS,
     Deadline,
     Progress,
-    TargetSpeed,
     fitting_prompts,
     measured,
     text_plan,
@@ -50,90 +48,71 @@ FALSE_ALARM = 1e-4  # of one run, over all its chi-square tests
 SHARES = {"batches": 0.12, "greedy": 0.35, "seeded": 0.45}  # each of the time that is left by then
 
 
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How much is done if time allows. seconds: for everything; the others are upper bounds."""
-
-    seconds: float = 120.0
-    prompts: int = 15
-    samples: int = 10_000
-
-
 def run_checks(
     pair: Pair,
-    effort: Effort,
     *,
     rng_seed: int,
+    seconds: float = SECONDS,
+    prompts: int = 15,
+    samples: int = 10_000,
     clock: Callable[[], float] = time.perf_counter,
     started: float | None = None,
     cancelled: Callable[[], bool] = lambda: False,
     on_progress: Progress = lambda what, done, total: None,
 ) -> Report:
-    """Does all checks, or those before a cancellation. started: when the time began to run, on `clock`."""
+    """Does all checks, or those before a cancellation, as far as there is time.
+
+    seconds: for everything. prompts, samples: how many at most. started: when the time began, on `clock`.
+    """
     started = clock() if started is None else started
-    end = started + 0.97 * effort.seconds
-    watch = Deadline(clock, end, end, cancelled)
-    prompts = fitting_prompts(pair, LEAST_TOKENS)[: effort.prompts]
+    end = started + 0.97 * seconds
+    chosen = fitting_prompts(pair, LEAST_TOKENS)[:prompts]
     on_progress("speed", 0, 1)
     pair.costs()  # measured now, not in the middle of a text that may have to be repeated
-    speed = measured(pair, prompts[0], clock)
-    batches = tuple(check_batches(pair, speed, watch=watch.share(SHARES["batches"]), on_progress=on_progress))
+    speed = measured(pair, chosen[0], clock)
+    watch = Deadline(clock, end, end, cancelled, speed, on_progress)
+    batches = tuple(check_batches(pair, watch.share(SHARES["batches"])))
     texts = {}
     for name, sampling in (("greedy", GREEDY), ("seeded", SEEDED)):
         own = watch.share(SHARES[name])
-        n_tokens, each = text_plan(speed, prompts, own.left)
-        compared = compare_texts(
-            pair,
-            prompts,
-            sampling=sampling,
-            n_tokens=n_tokens,
-            each=each,
-            speed=speed,
-            watch=own,
-            on_progress=on_progress,
-        )
+        n_tokens, each = text_plan(speed, chosen, own.left)
+        compared = compare_texts(pair, chosen, own, sampling=sampling, n_tokens=n_tokens, each=each)
         texts[name] = tuple(compared)
-    fits = _fits(pair, effort.samples, rng_seed, speed, watch, on_progress)
     return Report(
         target=pair.target.path.name,
         draft=pair.draft.path.name if pair.draft else pair.draft_name,
-        seconds=clock() - started,
         rng_seed=rng_seed,
-        prompts=len(prompts),
-        left_out=min(effort.prompts, len(built_in())) - len(prompts),
+        prompts=len(chosen),
+        left_out=min(prompts, len(built_in())) - len(chosen),
         spread=speed.spread,
         greedy=texts["greedy"],
         seeded=texts["seeded"],
-        fits=fits,
+        fits=_fits(pair, samples, rng_seed, watch),
         batches=batches,
         byte_identical=pair.settings.byte_identical,
+        seconds=clock() - started,
     )
 
 
-def _fits(
-    pair: Pair, samples: int, rng_seed: int, speed: TargetSpeed, watch: Deadline, on_progress: Progress
-) -> tuple[ChiSquare, ...]:
+def _fits(pair: Pair, samples: int, rng_seed: int, watch: Deadline) -> tuple[ChiSquare, ...]:
     """Tests the distribution under the draft model and under all drafters together; else under lookup."""
     ways = (Way("model", 2), Way("auto", 2)) if "draft" in pair.contexts else (Way("lookup", 2),)
     prompts, found = fitting_prompts(pair, LEAST_TOKENS), []
     for i, way in enumerate(ways):
         own = watch.share(0.55) if i + 1 < len(ways) else watch
-        sampling = sampling_for(speed, own)
+        sampling = sampling_for(own)
         prompt = telling_prompt(pair, prompts, way, sampling, own.share(0.15))
         fit = check_distribution(
             pair,
             prompt,
             way,
             sampling,
+            own,
             samples=samples,
             false_alarm=FALSE_ALARM / len(ways),
             rng=np.random.default_rng([rng_seed, i]),
-            speed=speed,
-            watch=own,
-            on_progress=on_progress,
         )
-        if fit:
-            found.append(fit)
+        found += [fit] if fit else []
     return tuple(found)
 
 
@@ -175,8 +154,8 @@ def run(arguments: argparse.Namespace) -> int:
             StatusLine.begin()
             report = run_checks(
                 pair,
-                Effort(arguments.seconds),
                 rng_seed=rng_seed,
+                seconds=arguments.seconds,
                 started=started,
                 cancelled=interrupt,
                 on_progress=_shown(line, started, arguments.seconds),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.commands.verify.budget import Deadline, Progress, TargetSpeed, TokenizedPrompt
+from edgespec.commands.verify.budget import Deadline, TokenizedPrompt
 from edgespec.commands.verify.equality import largest_difference
 from edgespec.commands.verify.goodness import (
     LEAST,
@@ -128,9 +128,9 @@ class Sampled:
         return tuple(tokens[:FIRST])
 
 
-def sampling_for(speed: TargetSpeed, watch: Deadline) -> Sampling:
+def sampling_for(watch: Deadline) -> Sampling:
     """Returns how to sample: the fewer evaluations there is time for, the fewer sequences there may be."""
-    return NARROW if watch.left < FEW * speed.token else WIDE
+    return NARROW if watch.left < FEW * watch.speed.token else WIDE
 
 
 def check_distribution(
@@ -138,13 +138,11 @@ def check_distribution(
     prompt: TokenizedPrompt,
     way: Way,
     sampling: Sampling,
+    watch: Deadline,
     *,
     samples: int,
     false_alarm: float,
     rng: np.random.Generator,
-    speed: TargetSpeed,
-    watch: Deadline,
-    on_progress: Progress,
 ) -> ChiSquare | None:
     """Tests the first tokens after `prompt`, drafted in this way and sampled so, by chi-square.
 
@@ -152,20 +150,21 @@ def check_distribution(
     expected count stays its share of those drawn (Wald), though slower ones are likelier to be the last.
     None if there is no time, or the user stopped it.
     """
-    if watch.hopeless(20 * FIRST * speed.token):
+    token_s = watch.speed.token
+    if watch.hopeless(20 * FIRST * token_s):
         return None
     memories: dict[ModelName, RowMemory] = {name: RowMemory(c) for name, c in pair.contexts.items()}
     drawn, drawing = Sampled(pair, prompt, way, sampling, rng, memories), watch.share(0.75)
     sequences: list[Prefix] = []
     while len(sequences) < samples and not drawing.over():
         if len(sequences) % 20 == 0:
-            on_progress("first tokens", len(sequences), samples)
+            watch.on_progress("first tokens", len(sequences), samples)
         sequences.append(drawn.draw())
     if watch.cancelled() or not sequences:
         return None
     n = len(sequences)
     tree = _Tree(prompt, Sampler(sampling, pair.target.n_vocab), memories["target"], way.length or 4)
-    prefixes = max(watch.left, 1.0) / (2 * speed.token)  # that there is time to evaluate, in both shapes
+    prefixes = max(watch.left, 1.0) / (2 * token_s)  # that there is time to evaluate, in both shapes
     least = max(LEAST, n * min(0.05, 2 / prefixes))  # at most 1 / share of each length are looked into
     cells = expected_cells(tree.plain, FIRST, n, pair.target.end_tokens, least=least)
     batched = shares(cells, tree.batched, pair.target.end_tokens)

@@ -6,7 +6,7 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from edgespec.commands.verify.budget import MOST_TOKENS, Deadline, Progress, TargetSpeed, TokenizedPrompt
+from edgespec.commands.verify.budget import MOST_TOKENS, Deadline, TokenizedPrompt
 from edgespec.commands.verify.equality import BatchShape, Difference, batch_shapes, difference, output
 from edgespec.core.request import Request
 from edgespec.core.values import DrafterName
@@ -64,12 +64,10 @@ class Comparison:
 def compare_texts(
     pair: Pair,
     prompts: Sequence[TokenizedPrompt],
+    watch: Deadline,
     *,
     sampling: Sampling,
     n_tokens: int,
-    speed: TargetSpeed,
-    watch: Deadline,
-    on_progress: Progress,
     each: int,
 ) -> Iterator[Comparison]:
     """Compares the text after each prompt without a draft with that of `each` ways of drafting, in turn.
@@ -80,14 +78,14 @@ def compare_texts(
     room = max(prompt.tokens.size for prompt in prompts) + MOST_TOKENS + 64  # for what is replayed
     settings = pair.contexts["target"].settings
     settings = replace(settings, n_ctx=min(settings.n_ctx, room))
-    turns, longest = cycle(ways(pair)), 0.0
+    turns, longest, speed = cycle(ways(pair)), 0.0, watch.speed
     what = "greedy texts" if sampling.temperature == 0 else "seeded texts"
     expected = (1 + each) * speed.read * prompts[0].tokens.size + (1 + 3 * each) * speed.token * n_tokens
     for i, prompt in enumerate(prompts):
         started = watch.clock()
         if watch.over(longest) if i else watch.hopeless(expected):
             return
-        on_progress(what, i, len(prompts))
+        watch.on_progress(what, i, len(prompts))
         request = Request(sampling, n_tokens, seed=None if sampling.temperature == 0 else i)
         plain = output(pair, prompt.tokens, PLAIN.of(request), cancelled=watch.hopeless)
         for way in islice(turns, each):
@@ -98,14 +96,13 @@ def compare_texts(
             counts = len(run.tokens), run.drafted, run.accepted
             yield Comparison(i, prompt.kind, way, request.seed, *counts, found)
         longest = max(longest, watch.clock() - started)
-    on_progress(what, len(prompts), len(prompts))
+    watch.on_progress(what, len(prompts), len(prompts))
 
 
-def check_batches(
-    pair: Pair, speed: TargetSpeed, *, watch: Deadline, on_progress: Progress
-) -> Iterator[BatchShape]:
+def check_batches(pair: Pair, watch: Deadline) -> Iterator[BatchShape]:
     """Compares batches of several sizes with single tokens, after a short text and a long one."""
     text = pair.prompt_tokens("\n\n".join(sample.text for sample in built_in()))
+    speed = watch.speed
     n = BATCHED if watch.left > 8 * BATCHED * speed.token else BATCHED // 2
     settings = pair.contexts["target"].settings
     for held in HELD:
@@ -116,5 +113,5 @@ def check_batches(
         narrow = replace(settings, n_ctx=min(settings.n_ctx, tokens.size + 1))
         shapes = batch_shapes(pair.target, narrow, tokens, held, SIZES, over=watch.over)
         for done, shape in enumerate(shapes):
-            on_progress(f"batches after {held} tokens", done + 1, len(SIZES))
+            watch.on_progress(f"batches after {held} tokens", done + 1, len(SIZES))
             yield shape

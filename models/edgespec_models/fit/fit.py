@@ -47,7 +47,8 @@ class Fit:
     @property
     def attention(self) -> str:
         """How attention is evaluated, and why; "" if unknown."""
-        target, draft = (need and need.attention for need in map(self.choice.needs.get, ("target", "draft")))
+        needs = self.choice.needs
+        target, draft = needs["target"].attention, needs["draft"].attention if "draft" in needs else None
         differs = target and draft and draft.on != target.on
         return f"{target}; in the draft: {draft}" if differs else str(target or "")
 
