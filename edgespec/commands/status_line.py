@@ -4,28 +4,18 @@ import math
 import shutil
 import sys
 import time
-from typing import ClassVar, Self, TextIO
+from typing import Self
 
 CLEAR = "\r\033[K"
 QUIET_S = 3.0  # usual time without a sign of life where a line cannot be rewritten
 
 
 class StatusLine:
-    """Shows a line on `out`, by default stderr, and clears it at the end of a `with`."""
+    """Shows a line on stderr, and clears it at the end of a `with`."""
 
-    spoke: ClassVar[float] = (
-        time.monotonic()
-    )  # when the last line of its own was written, or the program began
-
-    def __init__(self, out: TextIO | None = None, *, every_s: float = math.inf) -> None:
+    def __init__(self, *, every_s: float = math.inf) -> None:
         """every_s: how often a line is written elsewhere than on a terminal."""
-        self._out, self._every_s = out or sys.stderr, every_s
-        self._rewrites = self._out.isatty()
-
-    @classmethod
-    def begin(cls) -> None:
-        """Counts the time without a sign of life from now on."""
-        cls.spoke = time.monotonic()
+        self._every_s, self._last = every_s, time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -35,12 +25,12 @@ class StatusLine:
 
     def show(self, text: str) -> None:
         """Replaces the text, cut at the width of the terminal."""
-        if self._rewrites:
-            self._out.write(CLEAR + text[: shutil.get_terminal_size().columns - 1])
-            self._out.flush()
-        elif text and time.monotonic() - StatusLine.spoke >= self._every_s:
-            StatusLine.spoke = time.monotonic()
-            print(text, file=self._out, flush=True)
+        if sys.stderr.isatty():
+            sys.stderr.write(CLEAR + text[: shutil.get_terminal_size().columns - 1])
+            sys.stderr.flush()
+        elif text and time.monotonic() - self._last >= self._every_s:
+            self._last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         """Clears the line."""

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
 
 from edgespec import __version__
 from edgespec.client.state_file import ServerState
@@ -21,7 +22,7 @@ from edgespec.server.dialects.ollama.routes import OllamaDialect
 from edgespec.server.dialects.openai.routes import OpenAIDialect
 from edgespec.server.dialects.responses.routes import ResponsesDialect
 from edgespec.server.embeddings import Embeddings, Reranker
-from edgespec.server.gate import Gate, refused
+from edgespec.server.gate import gated, refused
 from edgespec.server.logs import Logged
 from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
@@ -70,7 +71,7 @@ def make_app(
         app.include_router(routes.routes())
     app.state.aliases = [pair for dialect in DIALECTS for pair in dialect.aliases.items()]
     shapes = {path: shape for dialect in DIALECTS for path, shape in dialect.errors.items()}
-    return WebApp(answering, Gate(app, settings, own_key=state.key), shapes, (embeddings, reranker))
+    return WebApp(answering, app, state.key, shapes, (embeddings, reranker))
 
 
 class WebApp(Logged):
@@ -79,18 +80,19 @@ class WebApp(Logged):
     def __init__(
         self,
         answering: Answering,
-        gate: Gate,
+        app: ASGIApp,
+        own_key: str,
         shapes: Mapping[str, ErrorShape],
         others: Sequence[Embeddings],
     ) -> None:
-        """others: other models than those that answer."""
-        super().__init__(gate, shapes)
-        self._answering, self._gate, self._others = answering, gate, others
+        """own_key: in the server's file. others: other models than those that answer."""
+        super().__init__(gated(app, answering.settings, own_key=own_key), shapes)
+        self._answering, self._routes, self._own_key, self._others = answering, app, own_key, others
 
     def renew(self, settings: ServerSettings) -> None:
         """Uses other settings from the next request on."""
         self._answering.settings = settings
-        self._gate.renew(settings)
+        self._app = gated(self._routes, settings, own_key=self._own_key)
         self._answering.engines.unload_after(settings.idle_s)
         for model in self._others:
             model.keep(settings.idle_s)

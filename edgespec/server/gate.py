@@ -47,22 +47,7 @@ OPEN_PATHS = frozenset(
 )
 
 
-class Gate:
-    """The app behind its checks, which may change while it runs."""
-
-    def __init__(self, app: ASGIApp, settings: ServerSettings, *, own_key: str) -> None:
-        self._app, self._own_key = app, own_key
-        self.renew(settings)
-
-    def renew(self, settings: ServerSettings) -> None:
-        """Checks by other settings from the next request on."""
-        self._checked = _gated(self._app, settings, own_key=self._own_key)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._checked(scope, receive, send)
-
-
-def _gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
+def gated(app: ASGIApp, settings: ServerSettings, *, own_key: str) -> ASGIApp:
     """Returns the app behind its checks, the outermost first: Host and Origin, CORS, key, body.
 
     own_key: also opens, if keys are required; it is in the server's file. Unless pages are named, those that

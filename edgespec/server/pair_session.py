@@ -36,7 +36,7 @@ from edgespec.server.refusal import Refusal, invalid
 from edgespec.server.requests.chat import ChatRequest
 from edgespec.server.requests.generation import GenerationRequest
 from edgespec.server.settings import RequestDefaults
-from edgespec.server.turns import TurnReader, readers
+from edgespec.server.turns import TurnReader
 from edgespec.server.worker_life import WorkerLife
 from edgespec.system.limited_child import GIVEN_UP
 
@@ -113,15 +113,16 @@ class PairSession:
         spans = message_spans(composed.text, [message.beginning for message in body.messages])
         changed = composed.normalized
         submits = [replace(submit, messages=spans, normalized=changed) for submit in submits]
-        turns = readers(
-            composed,
-            len(submits),
-            apart=body.shows_thoughts_apart,
-            several=body.parallel_tool_calls is not False,
-            forced=body.must_call,
-            governed=form is not None,
-            note=self.server.calls.note,
-        )
+        turns = [
+            TurnReader(
+                composed.parser(governed=form is not None),  # by a grammar, which keeps calls to their form
+                apart=body.shows_thoughts_apart,
+                several=body.parallel_tool_calls is not False,
+                forced=body.must_call,
+                note=self.server.calls.note,
+            )
+            for _ in submits
+        ]
         return submits, turns, composed.text
 
     def _formed(

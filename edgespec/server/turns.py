@@ -4,7 +4,6 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from edgespec.chat.conversation import Composed
 from edgespec.chat.families.deltas import AssembledTurn, CallArguments, CallBegun, Content, Delta, Reasoning
 from edgespec.chat.families.reader import Parser
 from edgespec.core.values import Round
@@ -68,22 +67,3 @@ class TurnReader:
 def call_id() -> str:
     """Returns an id for a call: letters and digits, which every template accepts."""
     return "call_" + secrets.token_hex(12)
-
-
-def readers(
-    composed: Composed,
-    n: int,
-    *,
-    apart: bool = True,
-    several: bool = True,
-    forced: bool = False,
-    governed: bool = True,
-    note: Callable[[str, str], None] = lambda name, arguments: None,
-) -> list[TurnReader]:
-    """Returns a reader for each of n choices. governed: a grammar keeps calls to their form.
-
-    note: is given the name and arguments of each call.
-    """
-    return [
-        TurnReader(composed.parser(governed=governed), apart, several, forced, note=note) for _ in range(n)
-    ]

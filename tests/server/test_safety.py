@@ -186,7 +186,7 @@ def test_without_names_pages_of_this_machine_may_ask_and_with_keys_all_that_have
         got = TestClient(named, base_url="http://localhost").request(method, "/v1/models", headers=headers)
         return got.status_code, got.headers.get("access-control-allow-origin")
 
-    gate_ = gate.Gate(app, ServerSettings(keys=keys), own_key="own")
+    gate_ = gate.gated(app, ServerSettings(keys=keys), own_key="own")
 
     async def named(scope: Any, receive: Any, send: Any) -> None:
         await gate_({**scope, "state": {"request_id": "r", "shapes": {}}}, receive, send)

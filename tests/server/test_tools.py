@@ -24,7 +24,7 @@ from edgespec.server.dialects.openai.answers import ChatAnswer
 from edgespec.server.generation import AnswerChoices, ChoiceRound
 from edgespec.server.refusal import Refusal
 from edgespec.server.requests.chat import ChatRequest
-from edgespec.server.turns import readers
+from edgespec.server.turns import TurnReader
 
 ASKED: list[Any] = [{"role": "user", "content": "What does json.dumps do?"}]
 
@@ -237,7 +237,7 @@ def test_thoughts_are_told_apart_from_words() -> None:
     rounds = [Round((1, 2), "Hm, let", 0, 0, ("target",)), Round((3,), " me.\n</think>\n\nYes", 0, 0, ()),
               Round((4,), ".", 0, 0, (), "stop")]  # fmt: skip
     body = ChatRequest.model_validate({"messages": [{"role": "user", "content": "Well?"}]})
-    answer = ChatAnswer("m", 0.1, body, turns=readers(composed, 1))
+    answer = ChatAnswer("m", 0.1, body, turns=[TurnReader(composed.parser(governed=True))])
     chunks = [delta["delta"] for i in rounds for delta in answer._parts(ChoiceRound(0, i, ()))]
     assert "".join(chunk.get("reasoning_content", "") for chunk in chunks) == "Hm, let me."
     assert "".join(chunk.get("content", "") for chunk in chunks) == "Yes."
@@ -253,7 +253,7 @@ def test_thoughts_are_told_apart_from_words() -> None:
     assert answer._usage(Counted()) == {"completion_tokens": 4, **details}
     message = answer._content(0, "")["message"]
     assert message == {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm, let me."}
-    [together] = readers(composed, 1, apart=False)
+    together = TurnReader(composed.parser(governed=True), apart=False)
     text = [delta for i in rounds for delta in together.feed(i)]
     assert all(isinstance(delta, Content) for delta in text)
 

@@ -58,7 +58,6 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Plans each pair; returns 0 if at least one could be, else 1."""
-    StatusLine.begin()
     settings, names = _settings(arguments), _names(arguments)
     found: list[Planned] = []
     others = Others()

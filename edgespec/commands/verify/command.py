@@ -151,7 +151,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.threads = threads_wanted()
     with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
         with StatusLine(every_s=math.inf if arguments.json else QUIET_S) as line:
-            StatusLine.begin()
             report = run_checks(
                 pair,
                 rng_seed=rng_seed,
