@@ -20,15 +20,10 @@ class Answering:
     """The server, as requests see it; `PairSession` is what one of them sees of its pair."""
 
     def __init__(
-        self,
-        engines: Supervisor,
-        settings: ServerSettings,
-        metrics: Metrics,
-        pairs: Pairs,
-        embeddings: Embeddings,
+        self, engines: Supervisor, settings: ServerSettings, pairs: Pairs, embeddings: Embeddings
     ) -> None:
         self.engines, self.settings, self.pairs, self.embeddings = engines, settings, pairs, embeddings
-        self.metrics, self.calls = metrics, OwnCalls()
+        self.metrics, self.calls = Metrics(engines), OwnCalls()
         self._random = random.Random()
         self._scales: dict[WorkerLife, Scales] = {}  # where they were changed
 

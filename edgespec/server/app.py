@@ -24,7 +24,6 @@ from edgespec.server.dialects.responses.routes import ResponsesDialect
 from edgespec.server.embeddings import Embeddings, Reranker
 from edgespec.server.gate import gated, refused
 from edgespec.server.logs import Logged
-from edgespec.server.metrics import Metrics
 from edgespec.server.model_routes import ModelRoutes
 from edgespec.server.own_routes import OwnRoutes
 from edgespec.server.pairs import Pairs
@@ -59,12 +58,11 @@ def make_app(
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _fault)
-    metrics = Metrics(worker)
-    answering = Answering(worker, settings, metrics, pairs, embeddings)
+    answering = Answering(worker, settings, pairs, embeddings)
     prepare(app, answering.longest, worker.count_large_body)
     for routes in (
-        OwnRoutes(worker, answering, metrics, state),
-        ModelRoutes(answering, metrics.recent),
+        OwnRoutes(answering, state),
+        ModelRoutes(answering),
         EmbeddingDialect(embeddings, reranker),
         *(dialect(answering) for dialect in DIALECTS),
     ):

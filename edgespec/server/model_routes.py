@@ -18,7 +18,7 @@ from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
 from edgespec.server.engine_status import EngineStatus, State
 from edgespec.server.event_stream import NEWLINE, PING_S, done, event
-from edgespec.server.front_page import FILES, FOLDER, HEADERS, Recent, ShownModel, front_page, now_section
+from edgespec.server.front_page import FILES, FOLDER, HEADERS, ShownModel, front_page, now_section
 from edgespec.server.pairs import KnownPair
 from edgespec.server.refusal import Refusal, invalid
 from edgespec.server.requests.fields import Fields
@@ -44,10 +44,9 @@ class NamedModel(Fields):
 class ModelRoutes:
     """The pairs, and the loaded ones."""
 
-    def __init__(self, answering: Answering, recent: Recent) -> None:
-        """recent: what the page draws."""
-        self._recent = recent
+    def __init__(self, answering: Answering) -> None:
         self._answering, self._engines, self._pairs = answering, answering.engines, answering.pairs
+        self._recent = answering.metrics.recent  # what the page draws
         self._began = int(time.time())
 
     def routes(self) -> APIRouter:

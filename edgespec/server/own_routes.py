@@ -9,10 +9,8 @@ from fastapi.responses import JSONResponse, Response
 from edgespec.client.state_file import PROOF_PATH, ServerState
 from edgespec.server.answering import Answering
 from edgespec.server.bodies import checked_router
-from edgespec.server.metrics import Metrics
 from edgespec.server.own_calls import OWNER
 from edgespec.server.refusal import closed, unavailable
-from edgespec.server.supervisor import Supervisor
 
 RESPONDS_S = 2.0  # how long a worker may take to answer a ping
 
@@ -20,12 +18,9 @@ RESPONDS_S = 2.0  # how long a worker may take to answer a ping
 class OwnRoutes:
     """Answers monitors, and programs that have read the server's file."""
 
-    def __init__(
-        self, worker: Supervisor, answering: Answering, metrics: Metrics, state: ServerState
-    ) -> None:
+    def __init__(self, answering: Answering, state: ServerState) -> None:
         """state: what the server's file says of it."""
-        self._worker, self._answering, self._metrics, self._state = worker, answering, metrics, state
-        self._began = int(time.time())
+        self._answering, self._state, self._began = answering, state, int(time.time())
 
     def routes(self) -> APIRouter:
         """Returns the routes."""
@@ -40,9 +35,9 @@ class OwnRoutes:
 
     async def health(self) -> Response:
         """Says whether the engine runs."""
-        current = self._worker.current
+        current = self._answering.engines.current
         state: str = current.state  # if unloaded, the next request loads it
-        if state == "unloaded" or (state == "ready" and await self._worker.responds(RESPONDS_S)):
+        if state == "unloaded" or (state == "ready" and await self._answering.engines.responds(RESPONDS_S)):
             return JSONResponse({"status": "ok"})
         if state == "ready" and current.state == "ready":
             state = "silent"
@@ -59,12 +54,12 @@ class OwnRoutes:
         """Lists the last requests of who asks: where their prompts' tokens were, and what broke a prefix."""
         if self._answering.settings.no_slots:
             raise closed("/edgespec/requests", "--no-slots")
-        return {"requests": self._metrics.last.of(OWNER.get())}
+        return {"requests": self._answering.metrics.last.of(OWNER.get())}
 
     async def figures(self) -> Response:
         """Returns Prometheus's figures."""
         if self._answering.settings.no_metrics:
             raise closed("/metrics", "--no-metrics")
-        body, media_type = self._metrics.text()
+        body, media_type = self._answering.metrics.text()
         began = {"process-start-time-unix": str(self._began)}  # as in llama-server
         return Response(body, headers={"content-type": media_type, **began})

@@ -183,7 +183,7 @@ def test_a_lease_that_comes_as_the_time_is_up_is_given_back() -> None:
 
         def __init__(self) -> None:
             everything: Any = self
-            self.answering = Answering(everything, ServerSettings(), everything, everything, everything)
+            self.answering = Answering(everything, ServerSettings(), everything, everything)
 
         def called(self, name: object) -> object:
             return name
@@ -222,7 +222,7 @@ def test_a_stream_waits_for_its_model_while_the_server_starts() -> None:
 
         def __init__(self) -> None:
             everything: Any = self
-            super().__init__(Answering(everything, ServerSettings(), everything, everything, everything))
+            super().__init__(Answering(everything, ServerSettings(), everything, everything))
 
         def called(self, name: object) -> object:
             return name
