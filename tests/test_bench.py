@@ -16,12 +16,6 @@ QUICK = ["--threads", "1", "-n", "8", "--seconds", "0.3"]
 ALL = ["--seconds", "60", "--repeat", "1"]  # as long as it takes on a busy machine
 
 
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How busy the machine is, looked at for a moment only."""
-    monkeypatch.setattr(command, "FIRST_LOOK_S", 0.01)
-
-
 def bench(tmp_path: Path, *arguments: str | Path) -> tuple[dict[str, Any], str, str]:
     """Runs `edgespec bench` where it should work; returns (the document, stdout, stderr)."""
     file = tmp_path / "out.json"

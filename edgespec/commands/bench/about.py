@@ -16,6 +16,7 @@ from edgespec.measure.in_turn import Measured
 from edgespec.measure.takers import Asked
 from edgespec.system.builds import built_for
 from edgespec.system.cores import threads_wanted
+from edgespec_models.shelf.sizes import size_text
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 16, 24, 32, 48)  # tokens: the sizes whose cost the report has
 
@@ -84,20 +85,12 @@ def _table(table: CostTable) -> dict[str, Any]:
 def heading(measured: Measured, about: dict[str, Any]) -> list[str]:
     """Returns the lines above the tables."""
     models, settings, found = about["models"], about["settings"], about["machine"]
-    names = [f"{of['file']} ({_size(of['bytes'])})" for of in models.values() if of]
+    names = [f"{of['file']} ({size_text(of['bytes'])})" for of in models.values() if of]
     date = about["date"][:16].replace("T", " ")
     took = f"{measured.finished} of {measured.planned} comparisons in {measured.seconds:.0f} s"
     return [
         *names,
-        f"{found['processor']}, {_count(found['cores'], 'core')}, {_count(settings['threads'], 'thread')}",
+        f"{found['processor']}, cores: {found['cores']}, threads: {settings['threads']}",
         f"llama-cpp-python {found['llama-cpp-python']}, EdgeSpec {about['edgespec']}, {date} UTC",
         f"{took}, up to {settings['max_tokens']} tokens each",
     ]
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
-
-
-def _size(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e8 else f"{n_bytes / 1e6:.1f} MB"

@@ -1,7 +1,6 @@
 """`edgespec bench`: from flags to figures on the screen and in files."""
 
 import argparse
-import sys
 import textwrap
 import time
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from edgespec.pairs.files import pair_name
 from edgespec.pairs.store import note_speed
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
-from edgespec.system.other_programs import BUSY_CORES, Others
+from edgespec.system.other_programs import BUSY_CORES
 
 DESCRIPTION = """Measures speculation and plain decoding in turn, on the same prompts and seeds: greedy, with
 the model's own sampling, and with a user's seed. --grow 0.6B-F16 shows in about a minute what speculation
@@ -43,7 +42,6 @@ SWEEP_TAKES = 4.0  # times as long, by default
 WIDTH = 79  # of sentences
 NO_TEMPLATE = "the model has no chat template: prompts were continued as they are, as with --raw"
 SHOWN_EVERY_S = 10.0  # if there is no terminal
-FIRST_LOOK_S = 0.5  # how long the machine is watched before anything is measured
 FLAGS = {
     "--prompts FILE": "your own prompts: FILE.jsonl has one object per line, with prompt, kind and raw, or "
     "as in Spec-Bench (category, turns); any other file is one prompt (default: 15 built-in prompts of 5 "
@@ -112,11 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measures and prints the results; returns the exit code (130 after Ctrl+C, with the figures so far)."""
     request_for(arguments)  # refuses wrong values before anything is loaded
     wanted = plan(arguments)
-    busy = Others()
-    time.sleep(FIRST_LOOK_S)
-    before = busy.cores()
     with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
-        _warn_if_busy(before)
         request = request_for(arguments, pair)
         seed = 1 if arguments.seed is None else arguments.seed
         asked = Asked(request.sampling, arguments.max_tokens, seed, request.stop, request.drafter)
@@ -141,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         template = pair.target.chat_template or arguments.raw
     _keep_speed(arguments, measured, modes, length)
     shorter = _shorter(length, wanted.seconds) if length < asked.max_tokens else ""
-    notes = [left_out, shorter, "" if template else NO_TEMPLATE, _others_note(measured, before)]
+    notes = [left_out, shorter, "" if template else NO_TEMPLATE, _others_note(measured)]
     found = report.results(measured.samples, lines)
     remarks = [*filter(None, notes), *_cut_short(measured)]
     print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(remarks)]))
@@ -181,21 +175,12 @@ def _fitting(
     return found, tokens, note if gone else ""
 
 
-def _warn_if_busy(cores: float) -> None:
-    if cores >= BUSY_CORES:
-        warning = (
-            f"Other programs keep {cores:.1f} cores busy: the figures will be lower and less certain than "
-            "they could be. Close what you can, or measure later."
-        )
-        print(textwrap.fill(warning, WIDTH), file=sys.stderr)
-
-
-def _others_note(measured: Measured, before: float) -> str:
+def _others_note(measured: Measured) -> str:
     """Says how busy others kept the machine, if that may have changed the figures."""
-    during = sum(measured.others) / len(measured.others) if measured.others else before
-    if max(during, before) < BUSY_CORES:
+    during = sum(measured.others) / max(1, len(measured.others))
+    if during < BUSY_CORES:
         return ""
-    worst = max([before, *measured.others])
+    worst = max(measured.others)
     return f"other programs kept {during:.1f} cores busy (at worst {worst:.1f}): take these figures with care"
 
 
