@@ -5,15 +5,15 @@ from collections.abc import Callable, Mapping
 from itertools import takewhile
 
 KINDS: dict[str, Callable[[str], float]] = dict.fromkeys(("N", "K", "MB", "MIB", "GIB"), int)
-KINDS |= dict.fromkeys(("S", "T", "SHARE", "MINUTES"), float)
+KINDS |= dict.fromkeys(("S", "T", "X", "GB", "SHARE", "MINUTES"), float)
 THREADS = {"--threads N": "threads (default: one for each physical performance core)"}
 
 
 def add_flags(group: argparse._ActionsContainer, table: Mapping[str, str]) -> None:
     """Adds flags, each spelt as in `-n --max-tokens N 512`: its names, what is given, and the default.
 
-    Without a second part it is a switch. `a|b` are choices, of which the first is the default. `*` in place
-    of a default: it may be repeated.
+    Without a second part it is a switch. `a|b` are choices, of which the first is the default; of `a|b|` none
+    is. `*` in place of a default: it may be repeated.
     """
     for spelt, text in table.items():
         words = spelt.split()
@@ -24,7 +24,8 @@ def add_flags(group: argparse._ActionsContainer, table: Mapping[str, str]) -> No
         elif default == "*":
             group.add_argument(*names, action="append", default=[], metavar=what, help=text)
         elif "|" in what:
-            choices = what.split("|")
-            group.add_argument(*names, choices=choices, default=default or choices[0], help=text)
+            choices = [choice for choice in what.split("|") if choice]
+            default = default or (None if what.endswith("|") else choices[0])
+            group.add_argument(*names, choices=choices, default=default, help=text)
         else:
             group.add_argument(*names, type=KINDS.get(what, str), metavar=what, default=default, help=text)

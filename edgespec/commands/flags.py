@@ -9,16 +9,18 @@ from edgespec.pairs.rope import Scaling
 from edgespec.pairs.settings import KvType
 from edgespec.sampling.settings import NUMBERS
 
-ROPE = (
-    ("--rope-scale", float, "read N times as far as the model was trained for"),
-    ("--rope-freq-base", float, "base of the frequencies (default: what the file says)"),
-    ("--rope-freq-scale", float, "the same as --rope-scale 1/N"),
-    ("--yarn-orig-ctx", int, "YaRN: what the model was trained for (default: what the file says)"),
-    ("--yarn-ext-factor", float, "YaRN: how much of high frequencies stays as it is; 0 scales all alike"),
-    ("--yarn-attn-factor", float, "YaRN: factor on the attention's magnitude"),
-    ("--yarn-beta-slow", float, "YaRN: rotations over the trained length below which all is scaled (1)"),
-    ("--yarn-beta-fast", float, "YaRN: rotations over the trained length above which nothing is (32)"),
-)
+ROPE = {
+    f"--rope-scaling {'|'.join(get_args(Scaling))}|": "how positions are scaled (default: what the file "
+    "says; linear if only a scale is given)",
+    "--rope-scale X": "read X times as far as the model was trained for",
+    "--rope-freq-base X": "base of the frequencies (default: what the file says)",
+    "--rope-freq-scale X": "the same as --rope-scale 1/X",
+    "--yarn-orig-ctx N": "YaRN: what the model was trained for (default: what the file says)",
+    "--yarn-ext-factor X": "YaRN: how much of high frequencies stays as it is; 0 scales all alike",
+    "--yarn-attn-factor X": "YaRN: factor on the attention's magnitude",
+    "--yarn-beta-slow X": "YaRN: rotations over the trained length below which all is scaled (1)",
+    "--yarn-beta-fast X": "YaRN: rotations over the trained length above which nothing is (32)",
+}
 KV_TYPES = "|".join(get_args(KvType))
 TARGET = {"--target FILE": "GGUF file of the target, the model that decides (or EDGESPEC_TARGET)"}
 DRAFT = {
@@ -65,14 +67,7 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
 
 def add_rope(command: argparse.ArgumentParser) -> None:
     """Adds how positions are scaled, under llama.cpp's names."""
-    group = command.add_argument_group("contexts longer than a model was trained for")
-    group.add_argument(
-        "--rope-scaling",
-        choices=get_args(Scaling),
-        help="how positions are scaled (default: what the file says; linear if only a scale is given)",
-    )
-    for name, kind, text in ROPE:
-        group.add_argument(name, type=kind, metavar="N", help=text)
+    add_flags(command.add_argument_group("contexts longer than a model was trained for"), ROPE)
 
 
 def add_keep_texts(command: argparse._ActionsContainer) -> None:
