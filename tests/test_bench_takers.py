@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.core.values import Round
 from edgespec.engine.pair import Pair
 from edgespec.measure.lines import Line, Unit
 from edgespec.measure.prompts import Prompt, tokenize
-from edgespec.measure.takers import Asked, PairTaker, RoundWatch
+from edgespec.measure.takers import Asked, PairTaker
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampling
 
@@ -75,13 +74,3 @@ def test_prompts_go_through_the_template_unless_they_are_raw(pair: Pair) -> None
     assert len(got["chat"]) > len(got["raw"])
     assert got["raw"][0] == got["chat"][0]  # a control token that is meant
     assert len(tokenize(pair, prompts, raw=True)["chat"]) < len(got["chat"])
-
-
-def test_a_round_is_timed_from_the_one_before() -> None:
-    times = iter([10.0, 11.0, 11.5])
-    watch = RoundWatch(lambda: next(times))
-    watch.note(Round((1,), "a", 0, 0, ("target",)))
-    watch.note(Round((2, 3), "b", 2, 1, ("model", "target")))
-    assert [round_.seconds for round_ in watch.records] == [1.0, 0.5]
-    assert watch.passed == 1.5
-    assert watch.records[1].sources == ("model", "target")

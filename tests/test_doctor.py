@@ -203,12 +203,19 @@ def test_a_context_longer_than_the_model_knows_is_noted(models: dict[str, Path])
 
 
 @pytest.mark.parametrize(
-    ("flash", "text"), [(True, "on, as asked; digits depend"), (False, "off, as asked; digits do not")]
+    ("settings", "text"),
+    [
+        (PairSettings(flash_attention=True), "on, as asked; digits depend"),
+        (PairSettings(flash_attention=False), "off, as asked; digits do not"),
+        (PairSettings(byte_identical=True), "off, as asked; digits do not"),
+    ],
 )
-def test_what_digits_depend_on_is_reported(models: dict[str, Path], flash: bool, text: str) -> None:
-    *_, found = pair_checks.fit(models["big"], None, PairSettings(flash_attention=flash))
+def test_what_digits_depend_on_is_reported(
+    models: dict[str, Path], settings: PairSettings, text: str
+) -> None:
+    *_, found = pair_checks.fit(models["big"], None, settings)
     assert found.topic == "attention" and text in found.text and "--byte-identical" in found.text
-    assert found.facts == {"target": flash}
+    assert found.facts == {"target": bool(settings.flash_attention)}
 
 
 # --- speculation

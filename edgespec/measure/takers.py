@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.request import Request
 from edgespec.core.stats import Tally
-from edgespec.core.values import DrafterName, Round
+from edgespec.core.values import DrafterName
 from edgespec.engine.pair import Pair
 from edgespec.errors import EngineError
 from edgespec.measure.figures import RoundRecord, Sample
@@ -76,12 +76,14 @@ class PairTaker:
         prompt = self.prompts[unit.prompt.name]
         request = self.asked.request(line, unit.repeat)
         self.pair.forget()
-        tally, watch = Tally(self.pair.busy), RoundWatch()
-        pieces: list[str] = []
+        tally, records, pieces = Tally(self.pair.busy), list[RoundRecord](), list[str]()
+        last = time.perf_counter()
         for round_ in self.pair.generate(prompt, request, cancelled=self.cancelled):
             tally.note(round_)
-            watch.note(round_)
             pieces.append(round_.text)
+            now, counts = time.perf_counter(), (len(round_.tokens), round_.drafted, round_.accepted)
+            records.append(RoundRecord(now - last, *counts, tuple(round_.sources), round_.gain))
+            last = now
         if tally.notice:
             raise EngineError(tally.notice)
         figures = tally.statistics(len(prompt))
@@ -95,27 +97,11 @@ class PairTaker:
             ttft_s=figures.ttft_s,
             steps=steps,
             decode_s=steps * (figures.tpot_s or 0.0),
-            wall_s=watch.passed,
+            wall_s=sum(record.seconds for record in records),
             drafted=figures.drafted,
             accepted=figures.accepted,
             seconds=figures.seconds,
-            rounds=tuple(watch.records),
+            rounds=tuple(records),
             finish_reason=figures.finish_reason,
             text="".join(pieces),
         )
-
-
-class RoundWatch:
-    """Keeps a record of every round with the time it took."""
-
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.records: list[RoundRecord] = []
-        self.passed = 0.0
-        self._clock, self._last = clock, clock()
-
-    def note(self, round_: Round) -> None:
-        now = self._clock()
-        seconds, self._last = now - self._last, now
-        self.passed += seconds
-        counts = len(round_.tokens), round_.drafted, round_.accepted
-        self.records.append(RoundRecord(seconds, *counts, tuple(round_.sources), round_.gain))
