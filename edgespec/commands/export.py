@@ -11,7 +11,7 @@ from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import SettingError
 from edgespec.pairs.check import check_pair, find_head
 from edgespec.pairs.settings import whole
-from edgespec.pairs.store import open_store, store_errors
+from edgespec.pairs.store import installed_pairs
 from edgespec_models.shelf.catalogue import CatalogueError, CatalogueModel, catalogue, find
 from edgespec_models.shelf.installed_pair import InstalledModel
 
@@ -114,8 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _models(name: str) -> tuple[Model, Model | None, str | None]:
     """Returns target, draft, and what guesses. Raises SettingError for an unknown pair."""
-    with store_errors():
-        pair = next((pair for pair in open_store().pairs() if pair.name == name), None)
+    pair = installed_pairs().get(name)
     if pair is None:
         try:
             entry = find(name)

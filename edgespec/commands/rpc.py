@@ -2,6 +2,7 @@
 
 import argparse
 import ipaddress
+import os
 import socket
 import sys
 
@@ -70,9 +71,7 @@ def _check_address(host: str, port: int, *, public: bool) -> None:
             f"--host {ip} is {whose}, and llama.cpp's RPC asks nobody who they are: name this machine's "
             "address in your own network, or say with --public that you mean it"
         )
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, port))
-        except OSError as error:
-            raise EdgeSpecError(f"cannot listen on {host}:{port}: {error.strerror}") from None
+    try:
+        socket.create_server((host, port)).close()
+    except OSError as error:
+        raise EdgeSpecError(f"cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}") from None

@@ -21,7 +21,7 @@ from edgespec.grammar.matchers import check
 from edgespec.memory.recommended import recommended_here
 from edgespec.pairs.files import chat_template, pair_name
 from edgespec.pairs.projector import NONE
-from edgespec.pairs.store import note_speed, open_store, store_errors
+from edgespec.pairs.store import installed_pairs, note_speed
 from edgespec.protocol.media_marks import mark, mixed
 from edgespec.system.interrupt import Interrupt
 from edgespec.system.isolate import INTERRUPTED
@@ -130,8 +130,7 @@ def hint(name: str | None, *, has_draft: bool) -> str:
         why = "a guess cost more than it was likely to save here"
     else:
         why = "this model has no draft, and its text repeated nothing"
-    with store_errors():
-        installed = {pair.name for pair in open_store().pairs()}
+    installed = installed_pairs()
     best = recommended_here(installed)
     if best is None or best.name == name:
         return f"nothing was drafted: {why}; `edgespec demo` shows what drafts can bring"

@@ -43,6 +43,12 @@ def hub_errors() -> Iterator[None]:
         raise SettingError(str(error)) from None
 
 
+def installed_pairs() -> dict[str, InstalledPair]:
+    """Returns the installed pairs by name, also those whose files are gone. Raises SettingError."""
+    with store_errors():
+        return {pair.name: pair for pair in open_store().pairs()}
+
+
 def installed_pair(name: str | None) -> InstalledPair | None:
     """Returns the pair of that name, or the default one; None for the embedded pair, or if there is none.
 

@@ -10,7 +10,7 @@ from edgespec.commands import flags
 from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.commands.plan import report
 from edgespec.commands.plan.bandwidth import seconds_a_byte
-from edgespec.commands.plan.heads import installed, local_pair, named_pair
+from edgespec.commands.plan.heads import local_pair, named_pair
 from edgespec.commands.plan.pair_plan import Bandwidth, Seconds, plan_pair
 from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import QUIET_S, StatusLine
@@ -22,6 +22,7 @@ from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
+from edgespec.pairs.store import installed_pairs
 from edgespec.system.other_programs import Others
 from edgespec_models.fit.fit import gib
 from edgespec_models.shelf.catalogue import catalogue
@@ -102,7 +103,7 @@ def _names(arguments: argparse.Namespace) -> list[str]:
         return [arguments.target]
     room = 0.9 * free_memory()[0]  # a tenth is left for caches
     fitting = [entry.name for entry in catalogue() if entry.size <= room]
-    here = installed()
+    here = installed_pairs()
     names: list[str] = arguments.pairs or sorted(fitting, key=lambda name: name not in here)
     if not names:
         raise SettingError("no pair of the catalogue fits into the free memory: name one to plan it anyway")

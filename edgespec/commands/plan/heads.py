@@ -10,12 +10,12 @@ from edgespec.memory.header_fit import need_of_projector, suitable
 from edgespec.memory.recommended import ACCEPTED
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import PairSettings
-from edgespec.pairs.store import hub_errors, installed_pair, open_store, store_errors
+from edgespec.pairs.store import hub_errors, installed_pair, installed_pairs, store_errors
 from edgespec_models import tiny
 from edgespec_models.fit.need import Need
 from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.shelf.catalogue import CatalogueError, catalogue, find
-from edgespec_models.shelf.store import EMBEDDED, InstalledPair
+from edgespec_models.shelf.store import EMBEDDED
 
 EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time (its model card)
 
@@ -49,19 +49,13 @@ def named_pair(name: str, draft: str | None, settings: PairSettings) -> PairHead
     """
     if name == EMBEDDED:
         return local_pair(tiny.target_path(), tiny.draft_path(), name)
-    pair = None if draft else installed().get(name)
+    pair = None if draft else installed_pairs().get(name)
     if pair and not pair.missing:
         files = pair.target.path, pair.draft.path if pair.draft else None
         return local_pair(*files, name, pair.projector.path if pair.projector else None)
     if pair and name not in {entry.name for entry in catalogue()}:  # of those the hub has the files
         installed_pair(name)  # raises, with what is gone
     return _on_the_hub(name, draft, settings)
-
-
-def installed() -> dict[str, InstalledPair]:
-    """Returns the installed pairs by name."""
-    with store_errors():
-        return {pair.name: pair for pair in open_store().pairs()}
 
 
 def _on_the_hub(name: str, draft: str | None, settings: PairSettings) -> PairHeads:
