@@ -97,40 +97,16 @@ class OllamaDialect(Dialect):
 
     async def chat(self, wanted: OllamaChat, request: Request) -> Response:
         """Answers with the assistant's next turn, or only loads or unloads the model."""
-        if wanted.unloads:
-            return self._nothing(wanted, self.answering.worker(wanted.model))
-        return await self._chat(wanted, request)
-
-    @with_pair
-    async def _chat(self, session: PairSession, wanted: OllamaChat, request: Request) -> Response:
-        if wanted.silent:
-            return self._nothing(wanted, session.worker)
-        body = wanted.as_chat()
-        submits, [turn], _ = await session.chat_submits(body)
-        return await self._answer(session, wanted, body, request, submits, turn)
+        return await self._unless_unloading(wanted, request)
 
     async def generate(self, wanted: OllamaGenerate, request: Request) -> Response:
         """Answers one question, continues text, or fills a gap; or only loads or unloads the model."""
+        return await self._unless_unloading(wanted, request)
+
+    async def _unless_unloading(self, wanted: OllamaFields, request: Request) -> Response:
         if wanted.unloads:
             return self._nothing(wanted, self.answering.worker(wanted.model))
-        return await self._generate(wanted, request)
-
-    @with_pair
-    async def _generate(self, session: PairSession, wanted: OllamaGenerate, request: Request) -> Response:
-        if wanted.silent:
-            return self._nothing(wanted, session.worker)
-        body = wanted.as_chat()
-        if not (wanted.raw or wanted.suffix):
-            submits, [turn], _ = await session.chat_submits(body)
-            submits = [replace(s, prompt=await _behind(session, wanted.context, s)) for s in submits]
-            return await self._answer(session, wanted, body, request, submits, turn)
-        prompt: str | tuple[int, ...] = wanted.prompt or ""
-        if wanted.suffix:
-            gap = GapFields(input_prefix=wanted.prompt or "", input_suffix=wanted.suffix)
-            prompt = await fill_prompt(session, gap, body.limit())
-        submits = body.submits(prompt, add_bos=True, defaults=session.defaults)
-        turn = TurnReader(PLAIN.parser({}))
-        return await self._answer(session, wanted, body, request, submits, turn)
+        return await self._answer(wanted, request)
 
     def _nothing(self, wanted: OllamaFields, worker: WorkerLife) -> Response:
         """Answers a request that says nothing: its model is loaded, or not kept any longer."""
@@ -138,16 +114,13 @@ class OllamaDialect(Dialect):
         reason, name = "unload" if wanted.idle_s == 0 else "load", self.answering.pairs.name_of(worker.load)
         return JSONResponse(empty_answer(tagged(name), chats=wanted.chats, reason=reason))
 
-    async def _answer(
-        self,
-        session: PairSession,
-        wanted: OllamaFields,
-        body: ChatRequest,
-        request: Request,
-        submits: Sequence[Submit],
-        turn: TurnReader,
-    ) -> Response:
+    @with_pair
+    async def _answer(self, session: PairSession, wanted: OllamaFields, request: Request) -> Response:
         """Answers. After a question, it tells the tokens with which a later one goes on."""
+        if wanted.silent:
+            return self._nothing(wanted, session.worker)
+        body = wanted.as_chat()
+        submits, turn = await _submits(session, wanted, body)
         self._check(wanted, session.worker)
         prompt, add_bos = submits[0].prompt, submits[0].add_bos
 
@@ -277,6 +250,22 @@ class OllamaDialect(Dialect):
         if "error" in last:
             raise Refusal(502, last["error"], code="pull_failed")
         return JSONResponse(last)
+
+
+async def _submits(
+    session: PairSession, wanted: OllamaFields, body: ChatRequest
+) -> tuple[list[Submit], TurnReader]:
+    """Returns the generations of a request, and who reads them: of a conversation, or of text alone."""
+    if not isinstance(wanted, OllamaGenerate) or not (wanted.raw or wanted.suffix):
+        submits, [turn], _ = await session.chat_submits(body)
+        context = getattr(wanted, "context", None)
+        return [replace(one, prompt=await _behind(session, context, one)) for one in submits], turn
+    prompt: str | tuple[int, ...] = wanted.prompt or ""
+    if wanted.suffix:
+        gap = GapFields(input_prefix=wanted.prompt or "", input_suffix=wanted.suffix)
+        prompt = await fill_prompt(session, gap, body.limit())
+    submits = body.submits(prompt, add_bos=True, defaults=session.defaults)
+    return submits, TurnReader(PLAIN.parser({}))
 
 
 async def _behind(session: PairSession, context: Sequence[int] | None, submit: Submit) -> Prompt:
