@@ -91,9 +91,10 @@ async def fetched(urls: Sequence[str], hosts: Collection[str], most: int) -> lis
     from httpx2 import AsyncClient  # few servers fetch pictures
 
     files: list[bytes] = []
-    head = {"Accept": "image/*", "User-Agent": "EdgeSpec"}
+    head = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "EdgeSpec"}
+    client = AsyncClient(trust_env=False, headers=head, timeout=None)
     try:
-        async with asyncio.timeout(LONGEST_S), AsyncClient(trust_env=False, headers=head) as client:
+        async with asyncio.timeout(LONGEST_S), client:
             for url in urls:
                 room = min(LARGEST["picture"], most - sum(map(len, files)))
                 files.append(await _fetched(client, url, hosts, room))

@@ -27,6 +27,7 @@ class Pictures(BaseHTTPRequestHandler):
     """A host that sends a picture, sends clients elsewhere, or is slow."""
 
     def do_GET(self) -> None:
+        assert self.headers["Accept-Encoding"] == "identity", "what comes is counted, and never unpacked"
         moved = {"/moved": "/a.png?b=c d", "/away": "http://elsewhere.example/a.png", "/round": "/round"}
         if where := moved.get(self.path):
             self.send_response(302)
