@@ -5,9 +5,9 @@ from math import prod
 from pathlib import Path
 
 from edgespec.commands.doctor.findings import Finding, good, note, problem
-from edgespec.errors import EdgeSpecError, ModelUnsupportedError, PairMismatchError
+from edgespec.errors import EdgeSpecError, ModelUnsupportedError
 from edgespec.memory.at_load import pair_fit, projector_need
-from edgespec.pairs.check import find_head, headers_of
+from edgespec.pairs.check import check_pair, find_head, headers_of
 from edgespec.pairs.projector import projector_of, reads_of
 from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
@@ -35,11 +35,8 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
     if head:
         text = f"{draft.name} is {head.a_name}, and may guess for the target"
         return [*found, good("pair", text, head=head.kind)]
+    check_pair(target, draft)
     verdict = check_headers(headers[0][0], headers[1][0])
-    if not verdict.usable:
-        raise PairMismatchError(
-            f"{draft.name} cannot draft for {target.name}, but one of its family: {verdict}"
-        )
     found += _model("draft", draft, headers[1][0])
     found.append(good("pair", f"{verdict}: the draft may guess for the target", fit=verdict.fit))
     sizes = [sum(tensor.n_bytes or 0 for header in of for tensor in header.tensors) for of in headers]
