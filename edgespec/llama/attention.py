@@ -122,9 +122,10 @@ def _wanted(model: Model, header: Header, settings: ContextSettings, fits: bool)
         return True, f"as {model.architecture} needs it"
     attention = attention_of(header)
     if attention is None:
-        return settings.n_seq > 1, "as it could not be timed here"
-    ratio = attention.ratio(settings.n_seq)
-    return attention.flash_pays(settings.n_seq), f"measured here at {ratio:.2f} of the time without it"
+        missing = "it could not be timed here" if shape_of(header) else "the model has no attention"
+        return settings.n_seq > 1, f"as {missing}"
+    why = f"measured here at {attention.ratio(settings.n_seq):.2f} of the time without it"
+    return attention.flash_pays(settings.n_seq), f"{why} (on below {1 / CLEARLY:.2f})"
 
 
 def attention_of(header: Header) -> Attention | None:
