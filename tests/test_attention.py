@@ -119,7 +119,7 @@ def test_it_is_known_why_it_is_on_or_off(
     measured(monkeypatch, WIDE)
     room = wanted.pop("room", None)
     settings, found = decided(model, ContextSettings(**{"n_ctx": 512, **wanted}), room)
-    assert str(found).startswith(f"flash attention: {text}") and found.on is settings.flash_attention
+    assert str(found).startswith(text) and found.on is settings.flash_attention
 
 
 def test_a_quantised_cache_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,8 +49,10 @@ class Fit:
         """How attention is evaluated, and why; "" if unknown."""
         needs = self.choice.needs
         target, draft = needs["target"].attention, needs["draft"].attention if "draft" in needs else None
-        differs = target and draft and draft.on != target.on
-        return f"{target}; in the draft: {draft}" if differs else str(target or "")
+        if not target:
+            return ""
+        differs = draft and draft.on != target.on
+        return f"flash attention: {target}" + (f"; in the draft {draft}" if differs else "")
 
     def sentence(self, name: str) -> str:
         """Describes it in one sentence. name: of the pair."""

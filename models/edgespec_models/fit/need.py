@@ -35,7 +35,7 @@ class FlashAttention(NamedTuple):
 
     def __str__(self) -> str:
         state = {True: "on, ", False: "off, ", None: ""}[self.on]
-        return f"flash attention: {state}{self.why}"
+        return f"{state}{self.why}"
 
 
 @dataclass(frozen=True, slots=True)
