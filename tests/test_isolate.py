@@ -18,7 +18,7 @@ from commands import EDGESPEC, posix
 
 from edgespec.errors import EdgeSpecError, EngineDiedError, SettingError
 from edgespec.system import isolate
-from edgespec.system.interrupt import Interrupt
+from edgespec.system.interrupt import interruptible
 
 NO_END = [f"--logit-bias={token}=-inf" for token in (509, 510, 511)]  # the control tokens that end text
 
@@ -193,14 +193,14 @@ def test_an_error_is_reported_on_one_line_with_its_exit_code(capsys: pytest.Capt
 def test_the_first_ctrl_c_is_a_wish_and_the_second_a_demand() -> None:
     before = signal.getsignal(signal.SIGINT)
     try:
-        with Interrupt() as interrupt:
-            assert not interrupt()
+        with interruptible() as interrupted:
+            assert not interrupted()
             signal.raise_signal(signal.SIGINT)
-            assert interrupt()
+            assert interrupted()
             assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # a second one ends the process
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
-        with interrupt:
-            assert not interrupt()  # the next answer begins anew
+        with interruptible() as interrupted:
+            assert not interrupted()  # the next answer begins anew
     finally:
         signal.signal(signal.SIGINT, before)
 

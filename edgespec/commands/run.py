@@ -23,7 +23,7 @@ from edgespec.pairs.files import chat_template, pair_name
 from edgespec.pairs.projector import NONE
 from edgespec.pairs.store import installed_pairs, note_speed
 from edgespec.protocol.media_marks import mark, mixed
-from edgespec.system.interrupt import Interrupt
+from edgespec.system.interrupt import interruptible
 from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.odd_text import as_text, oddities
 
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.mmproj = NONE  # nobody needs it
     if not arguments.raw:
         RENDERER.warm()
-    with open_pair(arguments) as pair, Interrupt() as interrupt:
+    with open_pair(arguments) as pair, interruptible() as interrupted:
         request = replace(request_for(arguments, pair), grammar=grammar)
         tally = Tally(pair.busy)
         if arguments.raw:
@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
                 print(
                     f"edgespec: {pair.target.path.name} has no chat template: {NO_TEMPLATE}", file=sys.stderr
                 )
-        rounds = pair.generate(tokens, request, cancelled=interrupt)
+        rounds = pair.generate(tokens, request, cancelled=interrupted)
         text = speak(rounds, tally, show=not arguments.json)
         if tally.notice:
             print(f"edgespec: {tally.notice}", file=sys.stderr)

@@ -1,31 +1,22 @@
 """Ctrl+C while text is generated: the first asks the loop to stop after its round, the second ends it."""
 
-from __future__ import annotations
-
 import signal
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
-class Interrupt:
-    """In a `with`, Ctrl+C sets `asked` instead of raising. Outside, Ctrl+C ends the process at once,
-    also in the middle of a call into llama.cpp."""
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Has Ctrl+C make what is given return True, instead of raising. Behind the `with`, Ctrl+C ends the
+    process at once, also in the middle of a call into llama.cpp."""
+    came = list[int]()
 
-    def __init__(self) -> None:
-        self.asked = False
-
-    def __enter__(self) -> Interrupt:
-        self.asked = False
-        signal.signal(signal.SIGINT, self._ask)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def ask(number: int, _: object) -> None:
+        came.append(number)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-    def _ask(self, _signal: int, _frame: FrameType | None) -> None:
-        self.asked = True
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(came)
+    finally:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    def __call__(self) -> bool:
-        return self.asked

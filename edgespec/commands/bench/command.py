@@ -27,7 +27,7 @@ from edgespec.measure.prompts import Prompt, built_in, fitting, read_prompts
 from edgespec.measure.takers import WARM_UP_TOKENS, Asked, PairTaker
 from edgespec.pairs.files import pair_name
 from edgespec.pairs.store import note_speed
-from edgespec.system.interrupt import Interrupt
+from edgespec.system.interrupt import interruptible
 from edgespec.system.isolate import INTERRUPTED
 from edgespec.system.other_programs import BUSY_CORES
 
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measures and prints the results; returns the exit code (130 after Ctrl+C, with the figures so far)."""
     request_for(arguments)  # refuses wrong values before anything is loaded
     wanted = plan(arguments)
-    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
+    with open_pair(arguments, remember=False) as pair, interruptible() as interrupted:
         request = request_for(arguments, pair)
         seed = 1 if arguments.seed is None else arguments.seed
         asked = Asked(request.sampling, arguments.max_tokens, seed, request.stop, request.drafter)
@@ -118,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
         prompts, tokens, left_out = _fitting(pair, wanted.prompts, asked, raw=arguments.raw)
         lines = lines_for(modes, sweep=arguments.sweep, draft_length=arguments.draft_length)
         units = units_for(prompts, lines, repeats=wanted.repeats, rng=np.random.default_rng(seed))
-        ours = PairTaker(pair, asked, tokens, interrupt)
+        ours = PairTaker(pair, asked, tokens, interrupted)
         began = time.monotonic()
         ours.warm_up(units[0])
         length = affordable(asked.max_tokens, wanted.seconds, time.monotonic() - began)
@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
                 units,
                 ours,
                 budget_s=wanted.seconds,
-                cancelled=interrupt,
+                cancelled=interrupted,
                 on_progress=_shown(line, len(units), wanted.seconds),
             )
         described = about(arguments, pair, ours.asked)

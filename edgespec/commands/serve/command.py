@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from edgespec.commands.serve.flags import add_all
+from edgespec.commands.serve import flags
 from edgespec.commands.serve.listening import (
     addresses,
     in_ollamas_place,
@@ -38,13 +38,9 @@ DESCRIPTION = """Answers OpenAI-style requests over HTTP, at http://HOST:PORT/v1
 EPILOG = """Every user of this machine can read a key given on the command line; --api-key-file and
 EDGESPEC_API_KEY keep it private. Ctrl+C lets running answers finish; a second Ctrl+C does not wait."""
 SLOTS = 4  # without --slots
+add = flags.add_all
 RANK = 4  # the pooling of a reranker, in its file
 LONGEST_KEYS = 2**16  # characters of a file of keys
-
-
-def add(command: argparse.ArgumentParser) -> None:
-    """Adds the flags."""
-    add_all(command)
 
 
 def run(arguments: argparse.Namespace) -> int:

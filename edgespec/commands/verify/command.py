@@ -36,7 +36,7 @@ from edgespec.engine.pair import Pair
 from edgespec.errors import SettingError
 from edgespec.measure.prompts import built_in
 from edgespec.system.cores import threads_wanted
-from edgespec.system.interrupt import Interrupt
+from edgespec.system.interrupt import interruptible
 from edgespec.system.isolate import INTERRUPTED
 
 DESCRIPTION = """Compares greedy and seeded texts with and without a draft, token by token; tests sampled
@@ -149,17 +149,17 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.threads is None
     ):  # else it may change between two texts, and where flash attention is on, digits
         arguments.threads = threads_wanted()
-    with open_pair(arguments, remember=False) as pair, Interrupt() as interrupt:
+    with open_pair(arguments, remember=False) as pair, interruptible() as interrupted:
         with StatusLine(every_s=math.inf if arguments.json else QUIET_S) as line:
             report = run_checks(
                 pair,
                 rng_seed=rng_seed,
                 seconds=arguments.seconds,
                 started=started,
-                cancelled=interrupt,
+                cancelled=interrupted,
                 on_progress=_shown(line, started, arguments.seconds),
             )
-        if interrupt.asked:
+        if interrupted():
             print("edgespec: stopped, so nothing is decided", file=sys.stderr)
             return INTERRUPTED
     if arguments.json != "-":
