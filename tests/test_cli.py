@@ -20,7 +20,7 @@ from commands import EDGESPEC, edgespec, in_process, posix, refused
 from in_terminal import Terminal
 
 from edgespec.commands import cli, flags
-from edgespec.commands.status_line import QUIET_S, StatusLine
+from edgespec.commands.status_line import QUIET_S, status_line
 from edgespec.errors import GrammarError
 from edgespec.pairs.files import rope
 from edgespec.pairs.shown_name import shown_name
@@ -515,12 +515,11 @@ def test_progress_in_a_pipe_is_a_line_now_and_then(
 ) -> None:
     """`verify` in a pipe was silent for 107 s, and `plan` without a hub for 63."""
     monkeypatch.setattr("time.monotonic", lambda: 0.0)
-    silent = StatusLine()
-    with StatusLine(every_s=QUIET_S) as line:
-        line.show("reading headers ...")
+    with status_line() as silent, status_line(every_s=QUIET_S) as show:
+        show("reading headers ...")
         assert not capsys.readouterr().err
         monkeypatch.setattr("time.monotonic", lambda: QUIET_S)
         for text in ("measuring ...", "measuring more ..."):
-            silent.show(text)
-            line.show(text)
+            silent(text)
+            show(text)
     assert capsys.readouterr().err == "measuring ...\n"

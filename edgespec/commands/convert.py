@@ -14,7 +14,7 @@ from statistics import mode
 
 from edgespec.commands.flag_table import THREADS, add_flags
 from edgespec.commands.output_file import check_output
-from edgespec.commands.status_line import StatusLine
+from edgespec.commands.status_line import status_line
 from edgespec.errors import EdgeSpecError, ModelFileError, SettingError
 from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.gguf.number_formats import FORMATS, UnknownFormatError, n_bytes
@@ -132,19 +132,19 @@ def _write(source: Path, output: Path, wanted: str, threads: int) -> None:
 def _child(words: list[str], doing: str) -> str:
     """Runs the quantiser in a child, showing progress; returns what went wrong, "" for nothing."""
     command = [sys.executable, "-P", "-m", "edgespec.llama.convert_child", *words]
-    line, last = StatusLine(), ""
-    with subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as child:
+    last, nowhere = "", subprocess.DEVNULL
+    with (
+        status_line() as show,
+        subprocess.Popen(command, stdin=nowhere, stdout=subprocess.PIPE, stderr=nowhere, text=True) as child,
+    ):
         assert child.stdout is not None
         try:
             for text in child.stdout:
                 last = text.strip()
-                line.show(f"{doing}: tensor {last}")
+                show(f"{doing}: tensor {last}")
             code = child.wait()
         finally:
             child.kill()
-            line.clear()
     if code < 0:
         return f"llama.cpp ended its process (signal {-code})"
     return (last or "its process ended without a message") if code else ""

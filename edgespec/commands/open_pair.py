@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from edgespec.commands.status_line import StatusLine
+from edgespec.commands.status_line import status_line
 from edgespec.engine.pair import Pair
 from edgespec.pairs.files import pair_files, pair_settings
 from edgespec.pairs.shown_name import shown_name
@@ -14,8 +14,8 @@ def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
     """Loads the pair that the flags ask for. remember: save what is learned of it."""
     settings = pair_settings(arguments, remember=remember)
     target, draft = pair_files(arguments)
-    with StatusLine() as line:
-        line.show(f"loading {shown_name(target)} ...")
+    with status_line() as show:
+        show(f"loading {shown_name(target)} ...")
         pair = Pair(target, draft, settings)
         if arguments.draft_length is None and arguments.drafter != "none":
             pair.costs()  # measured now, not before the first answer

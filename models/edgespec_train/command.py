@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from edgespec.commands.status_line import StatusLine
+from edgespec.commands.status_line import status_line
 from edgespec.engine.text_log import name_of
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
 from edgespec.pairs.check import header_errors, headers_of
@@ -171,17 +171,16 @@ def _try(
     own = [list(text.prompt) for text in session.prompts.own if is_held_out(text)]
     prompts = [text.ids[: text.prompt].tolist() for text in session.run.held_out]
     prompts = own[-MOST_OWN:] if len(own) >= ENOUGH_OWN else own + prompts
-    line = StatusLine()
-
-    def leave(number: int, _: object) -> NoReturn:  # nothing is lost by an end here
-        line.clear()
-        _stopped(draft)
-        os._exit(INTERRUPTED)
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
     _report(f"trying it on {len(prompts)} held-out prompts")
-    try:
+    with status_line() as show:
+
+        def leave(number: int, _: object) -> NoReturn:  # nothing is lost by an end here
+            show("")
+            _stopped(draft)
+            os._exit(INTERRUPTED)
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, leave)
         trial = hold_trial(
             pair.target,
             draft,
@@ -189,10 +188,8 @@ def _try(
             prompts,
             arguments.threads,
             seconds=min(max(seconds * 0.2, TRIAL_S[0]), TRIAL_S[1]),
-            on_stage=line.show,
+            on_stage=show,
         )
-    finally:
-        line.clear()
     print("\n".join(report(trial)))
     if not trial.faster and not arguments.anyway:
         print(

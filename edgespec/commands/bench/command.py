@@ -17,7 +17,7 @@ from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.output_file import check_writable, write_json
 from edgespec.commands.request import request_for
-from edgespec.commands.status_line import StatusLine
+from edgespec.commands.status_line import Show, status_line
 from edgespec.engine.pair import Pair
 from edgespec.errors import EngineError, SettingError
 from edgespec.measure.figures import FEWEST_STEPS, summary
@@ -123,13 +123,13 @@ def run(arguments: argparse.Namespace) -> int:
         ours.warm_up(units[0])
         length = affordable(asked.max_tokens, wanted.seconds, time.monotonic() - began)
         ours.asked = replace(asked, max_tokens=length)
-        with StatusLine(every_s=SHOWN_EVERY_S) as line:
+        with status_line(every_s=SHOWN_EVERY_S) as show:
             measured = measure(
                 units,
                 ours,
                 budget_s=wanted.seconds,
                 cancelled=interrupted,
-                on_progress=_shown(line, len(units), wanted.seconds),
+                on_progress=_shown(show, len(units), wanted.seconds),
             )
         described = about(arguments, pair, ours.asked)
         template = pair.target.chat_template or arguments.raw
@@ -215,12 +215,12 @@ def _wrapped(notes: list[str]) -> list[str]:
     return ["", *(line for lines in wrapped for line in lines)] if notes else []
 
 
-def _shown(line: StatusLine, total: int, budget: float) -> OnProgress:
+def _shown(show: Show, total: int, budget: float) -> OnProgress:
     """Returns what shows units and their lines as they begin."""
     started = time.monotonic()
 
-    def show(unit: Unit, way: Line) -> None:
+    def shown(unit: Unit, way: Line) -> None:
         spent = f"{time.monotonic() - started:.0f} s of {budget:.0f} at most"
-        line.show(f"{unit.number + 1}/{total}  {spent}  {unit.mode}  {unit.prompt.kind[:16]}  {way.name}")
+        show(f"{unit.number + 1}/{total}  {spent}  {unit.mode}  {unit.prompt.kind[:16]}  {way.name}")
 
-    return show
+    return shown

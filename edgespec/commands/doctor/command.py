@@ -12,7 +12,7 @@ from edgespec.commands.doctor import findings, last_requests, machine_checks, pa
 from edgespec.commands.doctor.findings import Finding, problem
 from edgespec.commands.doctor.speculation import speculation
 from edgespec.commands.flag_table import add_flags
-from edgespec.commands.status_line import StatusLine
+from edgespec.commands.status_line import Show, status_line
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.oracle import llama_build
 from edgespec.pairs.files import pair_files, pair_settings
@@ -55,10 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise SettingError(f"--seconds is {arguments.seconds}: it must be more than 0 and at most 600")
     pair_settings(arguments)  # refuses wrong values before anything is checked
     found: list[Finding] = []
-    with StatusLine() as line:
-        for part in _checks(arguments, line):
+    with status_line() as show:
+        for part in _checks(arguments, show):
             found += part
-            line.show(f"looked at {part[-1].topic} ..." if part else "")
+            show(f"looked at {part[-1].topic} ..." if part else "")
     print(findings.document(found) if arguments.json else "\n".join(findings.lines(found)))
     return int(findings.n_problems(found) > 0)
 
@@ -70,7 +70,7 @@ def _show_requests(client: Client, as_json: bool) -> int:
     return 0
 
 
-def _checks(arguments: argparse.Namespace, line: StatusLine) -> Iterator[list[Finding]]:
+def _checks(arguments: argparse.Namespace, show: Show) -> Iterator[list[Finding]]:
     settings = pair_settings(arguments, remember=False)
     others = Others()
     time.sleep(WATCHED_S)
@@ -96,7 +96,7 @@ def _checks(arguments: argparse.Namespace, line: StatusLine) -> Iterator[list[Fi
         found = pair_checks.fit(target, draft, settings)
         yield found
     if sound and not (arguments.no_measure or findings.n_problems(found)):
-        line.show("measuring speculation ...")
+        show("measuring speculation ...")
         yield speculation(target, draft, settings, arguments.seconds)
     yield surroundings.endpoint()
     yield surroundings.hub()

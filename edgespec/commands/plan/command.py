@@ -13,7 +13,7 @@ from edgespec.commands.plan.bandwidth import seconds_a_byte
 from edgespec.commands.plan.heads import local_pair, named_pair
 from edgespec.commands.plan.pair_plan import Bandwidth, Seconds, plan_pair
 from edgespec.commands.plan.report import Planned
-from edgespec.commands.status_line import QUIET_S, StatusLine
+from edgespec.commands.status_line import QUIET_S, status_line
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.memory.header_fit import fit_of_heads
@@ -62,15 +62,15 @@ def run(arguments: argparse.Namespace) -> int:
     settings, names = _settings(arguments), _names(arguments)
     found: list[Planned] = []
     others = Others()
-    with StatusLine(every_s=math.inf if arguments.json else QUIET_S) as line:
+    with status_line(every_s=math.inf if arguments.json else QUIET_S) as show:
 
         @cache
         def bandwidth(dtype: str, placed: PairSettings) -> Seconds:
-            line.show(f"measuring how fast this machine reads {dtype} weights ...")
+            show(f"measuring how fast this machine reads {dtype} weights ...")
             return seconds_a_byte(dtype, placed)
 
         for name in names:
-            line.show(f"{name}: reading headers ...")
+            show(f"{name}: reading headers ...")
             try:
                 found.append(_planned(name, arguments, settings, bandwidth))
             except EdgeSpecError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.pull.progress_line import progress_text
 from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines, speed_line
-from edgespec.commands.status_line import StatusLine
+from edgespec.commands.status_line import status_line
 from edgespec.errors import SettingError
 from edgespec.memory.at_load import memory_for_models
 from edgespec.memory.header_fit import fit_of_heads, need_of_projector, suitable
@@ -196,8 +196,8 @@ def _agrees(question: str, *, default: bool) -> bool:
 
 def _carry_out(pull: Pull) -> int:
     try:
-        with StatusLine(every_s=SHOWN_EVERY_S) as line:
-            pair = pull.run(lambda progress: line.show(progress_text(progress)))
+        with status_line(every_s=SHOWN_EVERY_S) as show:
+            pair = pull.run(lambda progress: show(progress_text(progress)))
     except KeyboardInterrupt:
         _say("stopped; files that are whole are kept: the same command fetches the rest")
         return INTERRUPTED

@@ -20,7 +20,7 @@ from edgespec.commands import flags
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.open_pair import open_pair
 from edgespec.commands.output_file import check_writable, write_json
-from edgespec.commands.status_line import QUIET_S, StatusLine
+from edgespec.commands.status_line import QUIET_S, Show, status_line
 from edgespec.commands.verify.budget import (
     LEAST_TOKENS,
     Deadline,
@@ -150,14 +150,14 @@ def run(arguments: argparse.Namespace) -> int:
     ):  # else it may change between two texts, and where flash attention is on, digits
         arguments.threads = threads_wanted()
     with open_pair(arguments, remember=False) as pair, interruptible() as interrupted:
-        with StatusLine(every_s=math.inf if arguments.json else QUIET_S) as line:
+        with status_line(every_s=math.inf if arguments.json else QUIET_S) as show:
             report = run_checks(
                 pair,
                 rng_seed=rng_seed,
                 seconds=arguments.seconds,
                 started=started,
                 cancelled=interrupted,
-                on_progress=_shown(line, started, arguments.seconds),
+                on_progress=_shown(show, started, arguments.seconds),
             )
         if interrupted():
             print("edgespec: stopped, so nothing is decided", file=sys.stderr)
@@ -171,11 +171,11 @@ def run(arguments: argparse.Namespace) -> int:
     return report.exit_code
 
 
-def _shown(line: StatusLine, started: float, seconds: float) -> Progress:
+def _shown(show: Show, started: float, seconds: float) -> Progress:
     """Returns what shows progress on a line."""
 
-    def show(what: str, done: int, total: int) -> None:
+    def shown(what: str, done: int, total: int) -> None:
         spent = f"{time.perf_counter() - started:.0f} s of {seconds:.0f} s at most"
-        line.show(f"{what}: {done:,} of {total:,}; {spent}")
+        show(f"{what}: {done:,} of {total:,}; {spent}")
 
-    return show
+    return shown
