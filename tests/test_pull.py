@@ -27,7 +27,7 @@ from tiny_projector import write_projector
 
 from edgespec.commands import cli
 from edgespec.commands.pairs.words import show_lines
-from edgespec.commands.pull.progress_line import progress_text
+from edgespec.commands.pull.words import progress_text
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.system import config
 from edgespec_models.gguf.header import Header

@@ -6,8 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from edgespec.commands.flag_table import add_flags
-from edgespec.commands.pull.progress_line import progress_text
-from edgespec.commands.pull.words import catalogue_lines, plan_lines, proposal_lines, speed_line
+from edgespec.commands.pull.words import (
+    catalogue_lines,
+    plan_lines,
+    progress_text,
+    proposal_lines,
+    speed_line,
+)
 from edgespec.commands.status_line import status_line
 from edgespec.errors import SettingError
 from edgespec.memory.at_load import memory_for_models
