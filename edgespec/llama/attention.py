@@ -3,9 +3,9 @@
 ggml's flash attention for processors reads a prompt somewhat faster than two matrix products with a softmax
 between them, and evaluates a few rows several times slower, the more so the longer the context; by how much
 depends on the processor, the build and the shape of the heads. It also splits a single row over the threads,
-so that logits depend on their number. But it skips the cells of other sequences. So it is used where it is
-faster for what a pair does, and where only it will do: for a quantised cache, and where there is no room
-for scores. What was measured is kept, and measured again after a week.
+so that logits depend on their number. But it skips the cells of other sequences (`other_sequences.py`). So it
+is used where it is faster for what a pair does, and where only it will do: for a quantised cache, and where
+there is no room for scores. What was measured is kept, and measured again after a week.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import psutil
 
 from edgespec.llama.attention_timing import Shape, time_attention
 from edgespec.llama.model import Model
+from edgespec.llama.other_sequences import others_in_use
 from edgespec.llama.settings import ContextSettings
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import FLOATS
@@ -39,7 +40,6 @@ ROWS = (1, 4, 8)  # of an evaluation
 PROMPT_ROWS = 128  # and of a prompt, at the longer context
 PROMPT = 3.0  # tokens of a prompt that are read for each token generated
 ROUND = 2.5  # tokens that a verification of four rows yields
-OTHERS = 0.15  # cells that each other sequence holds, in those of one that is being written: an assumption
 CLEARLY = 1.05  # by so much flash attention has to win: without it, threads do not change digits
 LEAST_CHUNK = 64
 FORMAT = 1
@@ -53,16 +53,17 @@ class Attention:
     flash: Seconds
     plain: Seconds
 
-    def ratio(self, sequences: int = 1) -> float:
+    def ratio(self, others: float = 0.0) -> float:
         """Returns the time with flash attention over that without, for what a pair usually does.
 
-        It skips cells of other sequences, which else cost as much as a sequence's own.
+        others: cells that other sequences hold for each of one's own, which it skips, and which else cost as
+        much as these.
         """
-        return _a_token(self.flash) / (_a_token(self.plain) * (1 + OTHERS * (sequences - 1)))
+        return _a_token(self.flash) / (_a_token(self.plain) * (1 + others))
 
-    def flash_pays(self, sequences: int = 1) -> bool:
+    def flash_pays(self, others: float = 0.0) -> bool:
         """Returns whether flash attention is clearly faster."""
-        return CLEARLY * self.ratio(sequences) < 1
+        return CLEARLY * self.ratio(others) < 1
 
     def slopes(self, *, flash: bool) -> dict[int, float]:
         """Returns by rows the seconds of one layer for each 1,000 tokens of context."""
@@ -121,11 +122,12 @@ def _wanted(model: Model, header: Header, settings: ContextSettings, fits: bool)
     if model.architecture in NEEDED:
         return True, f"as {model.architecture} needs it"
     attention = attention_of(header)
+    others = (settings.n_seq - 1) * others_in_use(model.path, settings.n_seq)
     if attention is None:
         missing = "it could not be timed here" if shape_of(header) else "the model has no attention"
-        return settings.n_seq > 1, f"as {missing}"
-    why = f"measured here at {attention.ratio(settings.n_seq):.2f} of the time without it"
-    return attention.flash_pays(settings.n_seq), f"{why} (on below {1 / CLEARLY:.2f})"
+        return others >= 1, f"as {missing}"
+    why = f"measured here at {attention.ratio(others):.2f} of the time without it"
+    return attention.flash_pays(others), f"{why} (on below {1 / CLEARLY:.2f})"
 
 
 def attention_of(header: Header) -> Attention | None:
