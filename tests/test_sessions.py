@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -57,7 +59,8 @@ def opened(tmp_path: Path) -> Iterator[Opened]:
 
 
 def talked(question: str = "What is a lock?", answer: str = "A thing that locks.") -> Conversation:
-    talk = Conversation(system="be kind", sampling={"temperature": 0.5}, seed=7, max_tokens=99)
+    title = question.partition("\n")[0]
+    talk = Conversation(title=title, system="be kind", sampling={"temperature": 0.5}, seed=7, max_tokens=99)
     asked = talk.add("user", question)
     reply = talk.add("assistant", answer, parent=asked.id, model="Big-7B")
     half = len(answer) // 2
@@ -175,9 +178,8 @@ from dataclasses import replace
 from pathlib import Path
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.export import rescue
 sessions = Sessions(Path(sys.argv[1]), on_notice=print)
-talk = Conversation()
+talk = Conversation(title="Count!")
 talk.add("user", "Count!")
 turn = talk.add("assistant", parent=1)
 for i in range(100_000):
@@ -291,17 +293,18 @@ def test_a_deleted_session_can_be_brought_back_until_the_program_ends(opened: Op
     talk = talked()
     sessions = kept(opened, talk)
     assert talk.id is not None
-    sessions.deleted(talk.id).result(SOON_S)
+    sessions.deleted(talk.id, talk.title).result(SOON_S)
     assert sessions.searched().result(SOON_S) == []
     assert sessions.searched("lock").result(SOON_S) == []
     with pytest.raises(SessionError, match="there is no chat"):
         sessions.loaded(talk.id).result(SOON_S)
-    sessions.restored(talk.id).result(SOON_S)
+    assert sessions.undone().result(SOON_S) == talk.title
     assert titles(sessions.searched("lock").result(SOON_S)) == ["What is a lock?"]
-    sessions.deleted(talk.id).result(SOON_S)
+    sessions.deleted(talk.id, talk.title).result(SOON_S)
     sessions.close()
     again = opened()
-    again.restored(talk.id).result(SOON_S)
+    with pytest.raises(SessionError, match="nothing was deleted"):
+        again.undone().result(SOON_S)
     assert again.searched().result(SOON_S) == []
     again.close()
     assert b"What is a lock" not in b"".join(path.read_bytes() for path in opened.folder.glob("sessions*"))
@@ -326,7 +329,7 @@ def test_a_session_open_twice_is_read_only_in_the_second_window(opened: Opened) 
     assert copy.read_only and copy.path() == talk.path()
     copy.add("user", "not kept", parent=2)
     second.save(copy)
-    for refused in (second.deleted(talk.id), second.renamed(talk.id, "mine")):
+    for refused in (second.deleted(talk.id, ""), second.renamed(talk.id, "mine")):
         with pytest.raises(SessionError, match="is open in another window"):
             refused.result(SOON_S)
     talk.add("user", "kept", parent=2)
@@ -363,7 +366,8 @@ def test_the_file_is_made_by_several_programs_at_once(tmp_path: Path) -> None:
             for opening in [programs.submit(open_it) for _ in range(4)]:
                 opening.result(SOON_S)
         with closing(database.connected(path)) as made:
-            assert database.is_ours(made)
+            assert made.execute("PRAGMA user_version").fetchone() == (database.FORMAT,)
+            assert made.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 def test_two_programs_write_sessions_at_once(opened: Opened) -> None:
@@ -388,27 +392,6 @@ def test_no_lock_is_left_behind(opened: Opened) -> None:
 
 
 # ---- formats ----------------------------------------------------------------------------------------------
-
-
-def test_a_file_of_an_older_format_is_copied_and_then_brought_up_to_date(opened: Opened) -> None:
-    kept(opened, talked()).close()
-    path = opened.folder / "sessions.db"
-    later = (*database.MIGRATIONS, "ALTER TABLE sessions ADD COLUMN colour TEXT;\nDELETE FROM turns;")
-    with closing(database.opened(path, migrations=later)) as connection:
-        assert connection.execute("SELECT colour FROM sessions").fetchall() == [(None,)]
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
-    with closing(sqlite3.connect(opened.folder / "sessions-format-1.db")) as copy:
-        assert copy.execute("SELECT count(*) FROM turns").fetchone() == (2,)
-        assert copy.execute("PRAGMA user_version").fetchone() == (1,)
-
-
-def test_a_migration_that_fails_leaves_the_file_as_it_was(opened: Opened) -> None:
-    kept(opened, talked()).close()
-    path = opened.folder / "sessions.db"
-    with pytest.raises(sqlite3.OperationalError):
-        database.opened(path, migrations=(*database.MIGRATIONS, "DELETE FROM turns;\nDELETE FROM nothing;"))
-    (talk,) = opened().searched().result(SOON_S)
-    assert len(opened().loaded(talk.id).result(SOON_S).turns) == 2
 
 
 @pytest.mark.parametrize(
@@ -606,10 +589,15 @@ def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_stated(
 ) -> None:
     sessions, talk = opened(), talked()
     sessions.searched().result(SOON_S)
-    answers = Event()
-    monkeypatch.setattr(rows, "write", lambda *_, **__: answers.wait(SOON_S))
+    asked, answers = Event(), Event()
+
+    def write(*_: object, **__: object) -> None:
+        asked.set()
+        answers.wait(SOON_S)
+
+    monkeypatch.setattr(rows, "write", write)
     sessions.save(talk)
-    until(lambda: sessions._writing)
+    assert asked.wait(SOON_S)
     monkeypatch.undo()
     assert sessions.close(timeout=0.1) == [talk]
     answers.set()
@@ -628,7 +616,7 @@ def test_the_last_copy_takes_the_place_of_a_damaged_file(opened: Opened) -> None
     talks = [talked(f"number {i} " + "q" * 3000) for i in range(20)]
     sessions = kept(opened, *talks)
     assert talks[3].id is not None
-    sessions.deleted(talks[3].id).result(SOON_S)
+    sessions.deleted(talks[3].id, "").result(SOON_S)
     os.link(opened.folder / "sessions.db", opened.folder / "copy.db")
     with closing(sqlite3.connect(opened.folder / "sessions.db")) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -669,9 +657,8 @@ import sys
 from pathlib import Path
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.sessions.export import rescue
 sessions = Sessions(Path(sys.argv[1]), on_notice=print)
-talk = Conversation()
+talk = Conversation(title="Last words")
 talk.add("user", "Last words")
 sessions.save(talk)
 raise SystemExit(3)
@@ -686,7 +673,7 @@ raise SystemExit(3)
 
 @posix
 def test_what_a_full_disk_took_nothing_of_is_stated_at_the_end_and_written_elsewhere(
-    opened: Opened, tmp_path: Path
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two of six turns were in the file, and nothing was said at the end."""
     import resource
@@ -695,7 +682,7 @@ def test_what_a_full_disk_took_nothing_of_is_stated_at_the_end_and_written_elsew
     sessions = kept(opened, small)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
-    said: list[str] = []
+    told: list[str] = []
     try:
         sessions.save(big)
         small.add("user", "one more", parent=small.head)
@@ -705,16 +692,15 @@ def test_what_a_full_disk_took_nothing_of_is_stated_at_the_end_and_written_elsew
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {talk.id: talk for talk in unwritten} == {small.id: small, big.id: big}
-    (tmp_path / "file").touch()
-    wrong, new = tmp_path / "file" / "such", tmp_path / "a" / "new"
-    answers = iter([str(wrong), str(new)])
-    rescue(unwritten, ask=lambda _: next(answers), tell=said.append)
-    assert "not saved" in said[0] and "'big'" in said[0] and "'small'" in said[0]
-    assert said[1:] == [f"{wrong} cannot be made: Not a directory", f"saved completely in {new}"]
-    written = json.loads((new / "small.json").read_text())
+    rescue(unwritten, told.append)
+    assert "not saved" in told[0] and "'big'" in told[0] and "'small'" in told[0]
+    found = re.match("saved completely in (.*): move them", told[1])
+    assert found and sorted(os.listdir(found[1])) == ["big.json", "small.json"]
+    written = json.loads(Path(found[1], "small.json").read_text())
     assert [turn["text"] for turn in written["turns"]] == [turn.text for turn in small.turns.values()]
-    rescue(unwritten, ask=None, tell=said.append)
-    assert len(list(Path(said[-1].removeprefix("saved completely in ")).iterdir())) == 2, "nobody was asked"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    rescue(unwritten, told.append)
+    assert "no file takes them" in told[3] and "one more" in told[3], "the terminal is the last place"
 
 
 def test_nothing_is_stated_where_all_is_kept_or_nothing_was_to_be(opened: Opened) -> None:
@@ -722,7 +708,7 @@ def test_nothing_is_stated_where_all_is_kept_or_nothing_was_to_be(opened: Opened
     alone = Sessions(None, on_notice=print)
     alone.save(talked())
     assert alone.close() == []
-    rescue([], ask=None, tell=lambda sentence: pytest.fail(sentence))
+    rescue([], pytest.fail)
 
 
 @pytest.mark.parametrize("windows", [1, 2])
@@ -742,7 +728,7 @@ def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path, windows: int)
         for _ in range(windows - 1):
             second = open_windows.enter_context(closing(Sessions(tmp_path, on_notice=lambda _: None)))
             assert second.searched("zyxwv").result(SOON_S)
-        sessions.deleted(talk.id).result(SOON_S)
+        sessions.deleted(talk.id, "").result(SOON_S)
         sessions.close()
         left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"This stays" in left

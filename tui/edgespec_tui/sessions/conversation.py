@@ -171,4 +171,9 @@ def without_old_media(messages: Sequence[Message], error: EdgeSpecError) -> list
     refused = isinstance(error, EndpointError) and error.status in REFUSED
     if not refused or not any(message.media for message in messages[:-1]):
         return None
+    return without_media(messages)
+
+
+def without_media(messages: Sequence[Message]) -> list[Message]:
+    """Returns messages of which only the last one has its media."""
     return [*(replace(message, media=(), digests=()) for message in messages[:-1]), messages[-1]]
