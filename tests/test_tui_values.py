@@ -365,8 +365,7 @@ def test_cycles_are_collected_only_where_no_key_came_for_a_while() -> None:
         now[0] = 5.0
         assert not moments.is_typing and moments.look()
         now[0] = 6.0
-        gc.collect()
-        assert not moments.look(), "nothing is new"
+        assert not moments.look(), "it was done lately"
         moments.key()
         now[0] = 99.0
         assert moments.look(), "everything, twice a minute"

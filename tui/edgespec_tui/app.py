@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 import time
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import events
 from textual.app import SuspendNotSupported, SystemCommand
 from textual.binding import BindingType
+from textual.command import SimpleCommand
+from textual.markup import escape
 from textual.screen import Screen
 
 from edgespec.client.answer import AnswerOptions
@@ -28,7 +31,6 @@ from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.model_shelf import Shelf, ShelfPair
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.offers import LOOK_AFTER_S, Offers
-from edgespec_tui.screens.server_models import ServerModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import rescue
@@ -37,6 +39,7 @@ from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read
 from edgespec_tui.terminal.notification import notification
+from edgespec_tui.terminal.shown_text import visible
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.external_editor import editor
 from edgespec_tui.widgets.question import QuestionText
@@ -85,21 +88,18 @@ class ChatApp(GuardedApp):
         known: the keys and themes that a settings file may name; without it they are not checked.
         """
         super().__init__(typed)
-        self.settings = settings or Settings()
         self._notices = notices if notices is not None else []
         self._sessions = sessions or Sessions(None, on_notice=self._notices.append)
         self._shelf = shelf or Shelf(open_store())
         self._shelf.on_end = self._pull_ended  # from another thread: the list is checked now and then
-        engine = KnownEngine(endpoint, self._engine_changed)
-        self.context = ChatContext(engine, self._sessions)
+        engine, settings = KnownEngine(endpoint, self._engine_changed), settings or Settings()
+        self.context = ChatContext(engine, self._sessions, settings)
         self.context.options = options or AnswerOptions()
-        self.context.new_conversation = self.settings.new_conversation
-        self.context.first_conversation = first or self.settings.new_conversation()
+        self.context.first_conversation = first or settings.new_conversation()
         self.chat = ChatScreen(self.context)
-        self.chat.speculation = self.settings.speculation
-        self.chat.set_class(not self.settings.panel, "-no-panel")
-        self.context.toolbox, self.context.tool_rounds = toolbox or Toolbox(()), self.settings.tool_rounds
-        self.context.tint, self.context.shell = self.settings.tint, self.settings.shell
+        self.chat.speculation = settings.speculation
+        self.chat.set_class(not settings.panel, "-no-panel")
+        self.context.toolbox = toolbox or Toolbox(())
         self.unsent = QuestionText("")  # what was written and not asked at the end
         self._interrupted = 0.0
         self._shown: set[str] = set()  # notices about the models shown so far
@@ -107,14 +107,14 @@ class ChatApp(GuardedApp):
         self._known = known
         self._asked_for = ""  # the server whose models were listed because it has several
         self.offers = Offers(self._shelf, self.chat, after_s=look_after_s)
-        self.set_keymap(dict(self.settings.keys))
+        self.set_keymap(dict(settings.keys))
 
     def on_load(self) -> None:
         """Takes what was typed until now, just before Textual takes the keyboard."""
         self._keys.extend(keys_of(self.typed.taken()))
 
     def on_mount(self) -> None:
-        wanted = self.settings.theme
+        wanted = self.context.settings.theme
         if wanted and wanted not in self.available_themes:
             self._notices.append(
                 f"there is no theme {wanted!r}: there are {', '.join(self.available_themes)}"
@@ -148,7 +148,7 @@ class ChatApp(GuardedApp):
     def _keep(self) -> None:
         """Saves the chat wherever possible; nobody is there to read why not."""
         self.keep_words()
-        rescue(self._sessions.close(), ask=None, tell=lambda _: None)
+        rescue(self._sessions.close(), lambda _: None)
 
     def tell_fault(self, sentence: str) -> None:
         """Shows what has gone wrong."""
@@ -184,7 +184,7 @@ class ChatApp(GuardedApp):
     async def action_new(self) -> None:
         """Starts a new chat; the old one stays among the saved ones."""
         if self.chat.is_free_to("start a new chat"):
-            await self.chat.open(self.context.new_conversation())
+            await self.chat.open(self.context.settings.new_conversation())
 
     def action_interrupt(self) -> None:
         """Copies a selection; else stops the answer; else empties the input; twice: ends."""
@@ -216,7 +216,7 @@ class ChatApp(GuardedApp):
     def on_answer_ended(self) -> None:
         """Announces it as the settings say."""
         if self._driver is not None:
-            self._driver.write(notification(self.settings.notify, "The answer is complete."))
+            self._driver.write(notification(self.context.settings.notify, "The answer is complete."))
             self._driver.flush()
 
     def action_help(self) -> None:
@@ -257,15 +257,17 @@ class ChatApp(GuardedApp):
         except EdgeSpecError as error:
             self.chat.tell(str(error), "error")
             return
-        self.push_screen(ServerModelsScreen(models, running=engine.model), self._choose_model)
+        listed = []
+        for info in sorted(models, key=lambda info: info.model.lower()):
+            about = ["answers now"] if info.model == engine.model else []
+            about += [f"{info.n_ctx:,} tokens"] if info.n_ctx else []
+            choose = functools.partial(self._choose_model, info.model)
+            listed.append(SimpleCommand(escape(visible(info.model)), choose, ", ".join(about) or None))
+        self.search_commands(listed, "Search the models of this server")
 
-    def _choose_model(self, model: str | None) -> None:
-        if model is not None and self.chat.is_free_to("change the model"):
-            self.run_worker(self._answer_by(model), group="engine", exclusive=True)
-
-    async def _answer_by(self, model: str) -> None:
-        await self.chat.answers.stop()
-        await self.context.engine.choose(model)
+    def _choose_model(self, model: str) -> None:
+        if self.chat.is_free_to("change the model"):
+            self.run_worker(self.context.engine.choose(model), group="engine", exclusive=True)
 
     def _pull_ended(self, pull: ModelPull) -> None:
         """Reports how a pull has ended, if no screen shows it. In the pull's thread."""
@@ -329,12 +331,12 @@ class ChatApp(GuardedApp):
 
     def _take_settings(self, file: Path) -> None:
         """Reads the settings anew; they apply to new chats, keys and colours at once."""
-        self.settings, complaints = read(file, known=self._known)
+        settings, complaints = read(file, known=self._known)
+        self.context.settings = settings
         self._notices += complaints
-        self.context.new_conversation = self.settings.new_conversation
-        self.set_keymap(dict(self.settings.keys))
-        if self.settings.theme in self.available_themes:
-            self.theme = self.settings.theme
+        self.set_keymap(dict(settings.keys))
+        if settings.theme in self.available_themes:
+            self.theme = settings.theme
         self.chat.tell("Settings reloaded; sampling and system prompt apply to new chats.")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:

@@ -121,7 +121,7 @@ class ConversationScreen(Screen[None]):
         self.prompt.show = self.query_one(ChoiceList).show
         self.prompt.show_files = self.show_files
         self.prompt.focus()
-        self.transcript.tinted = self.context.tint
+        self.transcript.tinted = self.context.settings.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
         self.set_interval(REGAIN_EVERY_S, self._regain)
         await self.open(self.context.first_conversation)
