@@ -186,10 +186,6 @@ def set_aside(path: Path, *, now: float) -> Path:
     """Renames a damaged file and its log; returns the new name. Raises OSError."""
     stamp = datetime.fromtimestamp(now).strftime("%Y-%m-%d-%H%M%S")
     aside = path.with_name(f"{path.stem}-damaged-{stamp}{path.suffix}")
-    number = 1
-    while aside.exists():
-        number += 1
-        aside = path.with_name(f"{path.stem}-damaged-{stamp}-{number}{path.suffix}")
     os.replace(path, aside)
     for ending in ("-wal", "-shm"):
         with suppress(FileNotFoundError):

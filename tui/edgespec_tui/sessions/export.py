@@ -98,18 +98,12 @@ def as_json(conversation: Conversation) -> str:
 
 
 def _turn(turn: Turn) -> dict[str, object]:
+    calls = [asdict(call) for call in calls_of(turn.settings)]
     return {
-        "id": turn.id,
-        "parent": turn.parent,
-        "role": turn.role,
-        "text": turn.text,
-        "reasoning": turn.reasoning,
-        "finish": turn.finish,
-        "model": turn.model,
+        **{name: value for name, value in asdict(turn).items() if name != "runs"},
         "origins": [{"source": source, "characters": count} for source, count in turn.runs],
         "settings": {name: value for name, value in turn.settings.items() if name != CALLS},
-        **({"calls": [asdict(call) for call in calls]} if (calls := calls_of(turn.settings)) else {}),
-        "figures": dict(turn.figures),
+        **({"calls": calls} if calls else {}),
     }
 
 

@@ -6,10 +6,10 @@ Each function is one statement or a few on a connection whose transaction the ca
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from edgespec_tui.sessions.conversation import Conversation, Runs, Turn
+from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.values import calls_of
 
 GROWS = ("parent", "text", "reasoning", "finish", "model", "runs", "figures", "settings")
@@ -62,7 +62,7 @@ def write(
 
 def _grown(turn: Turn) -> tuple[int | str | None, ...]:
     """Returns what may change in a turn: the columns of `GROWS`."""
-    texts = clean(turn.text), clean(turn.reasoning), turn.finish, turn.model
+    texts = clean(turn.text), clean(turn.reasoning), turn.finish, clean(turn.model)
     values = (turn.runs, dict(turn.figures), dict(turn.settings))
     return turn.parent, *texts, *map(json.dumps, values)
 
@@ -81,54 +81,43 @@ def clean(text: str) -> str:
 def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
     """Returns a session, or None if no session has this number (or it is deleted).
 
-    Damaged parts are left out: a figure, an origin, the place of a turn among the others.
+    Raises ValueError, TypeError or AttributeError for rows that this program did not write so.
     """
     head = connection.execute(
         "SELECT title, system, settings, head FROM sessions WHERE id = ? AND deleted IS NULL", (id,)
     ).fetchone()
     if head is None:
         return None
-    settings = _object(head[2])
+    settings = json.loads(head[2])
     rows = connection.execute(
         "SELECT id, parent, role, text, reasoning, finish, runs, figures, model, settings FROM turns "
         "WHERE session = ? ORDER BY id",
         (id,),
     )
-    turns = [Turn(*(*row[:6], _runs(row[6]), _object(row[7]), row[8], _object(row[9]))) for row in rows]
-    ids = {turn.id for turn in turns}
-    return Conversation(
+    talk = Conversation(
         id=id,
         title=head[0],
         system=head[1],
         sampling=settings.get("sampling", {}),
         seed=settings.get("seed"),
         max_tokens=settings.get("max_tokens"),
-        turns={turn.id: _rooted(turn, ids) for turn in turns},
-        draft=draft if isinstance(draft := settings.get("draft"), dict) else {},
-        tools_off=set(map(str, off)) if isinstance(off := settings.get("tools_off"), list) else set(),
-        head=head[3] if head[3] is None or head[3] in ids else max(ids, default=None),
+        turns={row[0]: _turn(row) for row in rows},
+        draft=settings.get("draft", {}),
+        tools_off=set(settings.get("tools_off", ())),
+        head=head[3],
     )
+    for turn in talk.turns.values():
+        if turn.parent is not None and not (turn.parent in talk.turns and turn.parent < turn.id):
+            raise ValueError(f"turn {turn.id} follows turn {turn.parent}")
+    if talk.head is not None and talk.head not in talk.turns:
+        raise ValueError(f"turn {talk.head} is not there")
+    return talk
 
 
-def _rooted(turn: Turn, ids: set[int]) -> Turn:
-    """Returns a turn; one whose parent is not among the turns before it moves to the beginning."""
-    lost = turn.parent is not None and not (turn.parent in ids and turn.parent < turn.id)
-    return replace(turn, parent=None) if lost else turn
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _runs(text: str) -> Runs:
-    try:
-        return tuple((str(source), int(count)) for source, count in json.loads(text))
-    except (ValueError, TypeError):
-        return ()
+def _turn(row: Sequence[Any]) -> Turn:
+    runs = tuple((str(source), int(count)) for source, count in json.loads(row[6]))
+    figures, settings = dict(json.loads(row[7])), dict(json.loads(row[9]))
+    return Turn(*(*row[:6], runs, figures, row[8], settings))
 
 
 LAST = "FROM turns WHERE session = s.id AND role = 'assistant' ORDER BY id DESC LIMIT 1"

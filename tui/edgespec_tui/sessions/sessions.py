@@ -7,7 +7,8 @@
 Writing is a thread's work: `save` hands over the conversation as it is and returns at once, so that
 `kill -9` loses less than a second. Reading goes through the same thread and returns a future. What cannot be
 written (a full disk, a closed folder) is reported once, in a sentence, to `on_notice`, from that thread; it
-is kept in memory, where it is found and read as the rest, is tried again, and is handed back by `close`.
+is kept in memory, where it is found and read as the rest, is tried again with whatever is saved or asked
+next, and is handed back by `close`.
 """
 
 import atexit
@@ -32,7 +33,6 @@ from edgespec_tui.sessions.search import NAME_BITS, short_name_of, the_one
 from edgespec_tui.sessions.storage import SessionStorage
 
 _T = TypeVar("_T")
-RETRY_S = 5.0  # between attempts to write to a disk that was full
 
 
 class Sessions:
@@ -44,7 +44,6 @@ class Sessions:
         *,
         on_notice: Callable[[str], None],
         clock: Callable[[], float] = time.time,
-        retry_s: float = RETRY_S,
     ) -> None:
         """folder: None keeps them in memory alone. Making them never fails, and never waits.
 
@@ -54,10 +53,10 @@ class Sessions:
         path = folder / "sessions.db" if folder else None
         self.storage = SessionStorage(path, on_notice=on_notice, on_replaced=self._rewrite, clock=clock)
         self._locks = SessionLocks(folder / "session-locks" if folder else None)
-        self._clock, self._retry_s = clock, retry_s
+        self._clock = clock
         self._lock = threading.Lock()  # of the next two
         self._handed: dict[int, Conversation] = {}  # the open sessions as they were handed over last
-        self._unwritten: set[int] = set()  # those that the file does not have so
+        self._unwritten: dict[int, Conversation] = {}  # those that the file does not have so, the newest last
         self._written: dict[int, Mapping[int, Turn]] = {}  # the turns of each that the file has
         self._deleted: list[tuple[int, str]] = []  # in this run, with titles; the thread's own
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -77,12 +76,12 @@ class Sessions:
         if conversation.id is None:
             conversation.id = secrets.randbits(NAME_BITS)
             self._locks.take(conversation.id)
-        now = _as_it_is(conversation)
+        now = conversation.copy()
         with self._lock:
             if self._handed.get(conversation.id) == now:
                 return
-            self._handed[conversation.id] = now
-            self._unwritten.add(conversation.id)
+            self._unwritten.pop(conversation.id, None)
+            self._handed[conversation.id] = self._unwritten[conversation.id] = now
         self._jobs.put(self._write)
 
     def leave(self, conversation: Conversation) -> None:
@@ -125,25 +124,22 @@ class Sessions:
         """
         return self._asked(lambda: self._load(the_one(self._found(), text)))
 
-    def regained(self, id: int) -> Future[Conversation | None]:
-        """Reads a session that another window had, if it has gone and the session is ours now; else None."""
-        return self._asked(lambda: self._load(id) if self._locks.take(id) else None)
-
     def _load(self, id: int) -> Conversation:
         ours = self._locks.take(id)
-        kept = next((talk for talk in self._left() if talk.id == id), None)
+        kept = self._unwritten.get(id)
         try:
             found = self.storage.do(lambda connection: rows.read(connection, id), reading=True)
-        except (ValueError, TypeError, IndexError) as error:  # JSON that somebody else has written
-            raise SessionError(f"chat {short_name_of(id)} is unreadable: {error}") from None
-        if (talk := _as_it_is(kept) if kept else found) is None:
+        except (ValueError, TypeError, AttributeError) as error:
+            why = f"chat {short_name_of(id)} is damaged ({error}): sessions-copy.db may have it whole"
+            raise SessionError(why) from None
+        if (talk := kept.copy() if kept else found) is None:
             self._locks.give_back(id)
             raise SessionError(f"there is no chat {short_name_of(id)}: it was deleted or never existed")
         talk.read_only = not ours
         if ours and kept is None:
             self._written[id] = dict(talk.turns)
             with self._lock:
-                new = self._handed.setdefault(id, before := _as_it_is(talk)) is before
+                new = self._handed.setdefault(id, before := talk.copy()) is before
             if new:
                 talk.finish_unfinished()
         return talk
@@ -172,7 +168,7 @@ class Sessions:
     def _left(self) -> list[Conversation]:
         """Returns the conversations that the file does not have as they are."""
         with self._lock:
-            return [self._handed[id] for id in self._unwritten]
+            return list(self._unwritten.values())
 
     # -- changing
 
@@ -186,8 +182,9 @@ class Sessions:
         def rename() -> None:
             self._change(id, lambda connection: rows.rename(connection, id, title))
             with self._lock:
-                if known := self._handed.get(id):
-                    self._handed[id] = replace(known, title=title)
+                for kept in (self._handed, self._unwritten):
+                    if known := kept.get(id):
+                        kept[id] = replace(known, title=title)
 
         return self._asked(rename)
 
@@ -257,13 +254,7 @@ class Sessions:
     def _work(self) -> None:
         with suppress(SessionError):  # opens the file: what is wrong with it is reported at once
             self.storage.do(lambda _: None, reading=True)
-        while True:
-            try:
-                job = self._jobs.get(timeout=self._retry_s)
-            except queue.Empty:
-                job = self._write
-            if job is None:
-                break
+        while (job := self._jobs.get()) is not None:
             job()
         self._write()
         if not self._left():
@@ -293,8 +284,8 @@ class Sessions:
             for talk in talks:
                 assert talk.id is not None
                 self._written[talk.id] = talk.turns
-                if self._handed[talk.id] is talk:  # else more has come since
-                    self._unwritten.discard(talk.id)
+                if self._unwritten.get(talk.id) is talk:  # else more has come since
+                    del self._unwritten[talk.id]
         self.storage.all_written()
 
     def _rewrite(self) -> None:
@@ -302,14 +293,3 @@ class Sessions:
         self._written.clear()
         with self._lock:
             self._unwritten.update(self._handed)
-
-
-def _as_it_is(talk: Conversation) -> Conversation:
-    """Returns a copy that does not change with its conversation, of what is saved."""
-    return replace(
-        talk,
-        sampling=dict(talk.sampling),
-        turns=dict(talk.turns),
-        tools_off=set(talk.tools_off),
-        approved=set(),
-    )
