@@ -40,10 +40,11 @@ from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read
 from edgespec_tui.terminal.notification import notification
 from edgespec_tui.terminal.shown_text import visible
+from edgespec_tui.terminal.typed_bytes import TypedBytes
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.external_editor import editor
 from edgespec_tui.widgets.question import QuestionText
-from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
+from edgespec_tui.widgets.typed_ahead import TypedAhead
 from edgespec_tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:
@@ -111,15 +112,11 @@ class ChatApp(GuardedApp):
 
     def on_load(self) -> None:
         """Takes what was typed until now, just before Textual takes the keyboard."""
-        self._keys.extend(keys_of(self.typed.taken()))
+        typed = TypedBytes(time.monotonic).feed(self.typed.taken().encode())
+        self._keys.extend(event for event in typed if isinstance(event, events.Key | events.Paste))
 
     def on_mount(self) -> None:
-        wanted = self.context.settings.theme
-        if wanted and wanted not in self.available_themes:
-            self._notices.append(
-                f"there is no theme {wanted!r}: there are {', '.join(self.available_themes)}"
-            )
-        self.theme = wanted if wanted in self.available_themes else self.usual_theme
+        self.theme = self.context.settings.theme or self.usual_theme
         hang_up.watch(self._end, self._keep, has_window=not self.is_headless)
         self.context.moments.begin()
         self.set_interval(1.0, self.context.moments.look)
@@ -140,8 +137,7 @@ class ChatApp(GuardedApp):
             if not info.model and self._asked_for != info.where:
                 self._asked_for = info.where
                 self.action_models()
-            if note_of(info) and not self.offers.looked:
-                self.offers.looked = True
+            if note_of(info):
                 self.run_worker(self.offers.look(), group="look")
         self.chat.engine_changed()
 
@@ -335,8 +331,7 @@ class ChatApp(GuardedApp):
         self.context.settings = settings
         self._notices += complaints
         self.set_keymap(dict(settings.keys))
-        if settings.theme in self.available_themes:
-            self.theme = settings.theme
+        self.theme = settings.theme or self.usual_theme
         self.chat.tell("Settings reloaded; sampling and system prompt apply to new chats.")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from edgespec.client.answer import Info
@@ -21,7 +22,7 @@ from edgespec_tui.plain.tool_lines import ToolLines
 from edgespec_tui.sessions.export import rescue, title_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions, open_toolbox
-from edgespec_tui.tools.loop import DECISIONS
+from edgespec_tui.tools.loop import by_rule
 
 
 def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
@@ -75,7 +76,7 @@ def _talk(
         if talking or arguments.tools is not None:
             chat.toolbox = open_toolbox(arguments, beginning.settings)
             chat.tool_rounds = beginning.settings.tool_rounds
-        chat.decide = DECISIONS[arguments.approve]
+        chat.decide = partial(by_rule, arguments.approve)
         if talking:
             lines = ToolLines(input, chat.tell)
             chat.choose, chat.decide, chat.toolbox.ask = input, lines.decide, lines.answer

@@ -106,7 +106,7 @@ class _Table:
     """One table of the file: values are taken out of it, and the rest is unknown."""
 
     def __init__(self, name: str, values: object, complaints: list[str]) -> None:
-        self.name, self._complaints = name, complaints
+        self.name, self._complaints, self._asked = name, complaints, list[str]()
         self.values: dict[str, Any] = {}
         if isinstance(values, dict):
             self.values = dict(values)
@@ -118,6 +118,7 @@ class _Table:
 
     def take(self, key: str, is_right: Callable[[Any], bool], allowed: str) -> Any:
         """Returns a value, None if it is missing or wrong."""
+        self._asked.append(key)
         value = self.values.pop(key, None)
         if value is None or is_right(value):
             return value
@@ -134,10 +135,10 @@ class _Table:
     def text(self, key: str) -> str:
         return str(self.take(key, lambda value: isinstance(value, str), "a text in quotes") or "")
 
-    def end(self, known: Collection[str]) -> None:
-        """Complains about what is left."""
+    def end(self) -> None:
+        """Complains about what was not asked for."""
         for key in self.values:
-            self.complain(key, f"not known{meant(key, known)}")
+            self.complain(key, f"not known{meant(key, self._asked)}")
 
 
 def _settings(tables: dict[str, Any], complaints: list[str], known: AppNames | None) -> Settings:
@@ -164,23 +165,19 @@ def _settings(tables: dict[str, Any], complaints: list[str], known: AppNames | N
         call_s=tools.number("seconds", SECONDS) or CALL_S,
         keys=_keys(tables.get("keys"), complaints, known),
     )
-    chat.end(("system", "model", "max_tokens", "seed"))
-    sampling.end(NUMBERS)
-    speculation.end(("on", "drafter", "draft_length"))
-    tools.end(("rounds", "seconds"))
-    screen.end(("theme", "panel", "tint", "shell", "notify"))
+    for table in (chat, sampling, speculation, screen, tools):
+        table.end()
     for name in tables.keys() - set(names):
         complaints.append(f"[{name}] is not known{meant(name, names)}")
     return settings
 
 
 def _theme(screen: _Table, known: AppNames | None) -> str:
-    themes = known.themes if known else ()
-    allowed = f"one of {', '.join(sorted(themes))}" if themes else "a text in quotes"
-    right = screen.take(
-        "theme", lambda value: isinstance(value, str) and (not themes or value in themes), allowed
-    )
-    return right or ""
+    if known is None:
+        return screen.text("theme")
+    themes = known.themes
+    allowed = f"one of {', '.join(sorted(themes))}"
+    return str(screen.take("theme", lambda value: value in themes, allowed) or "")
 
 
 def _keys(values: object, complaints: list[str], known: AppNames | None) -> dict[str, str]:

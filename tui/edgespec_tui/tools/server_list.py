@@ -137,10 +137,10 @@ def server_of(name: str, entry: object, path: Path) -> ToolServer:
     )
 
 
-def put(path: Path, server: ToolServer, *, replace: bool = False) -> None:
+def put(path: Path, server: ToolServer) -> None:
     """Adds a server to a file, and leaves the rest as it is. Raises SettingError."""
     document, entries = _document(path), _entries(path)
-    if server.name in entries and not replace:
+    if server.name in entries:
         raise SettingError(f"there is a server {server.name!r} already: remove it first, or choose a name")
     entries[server.name] = server_of(server.name, server.entry(), path).entry()
     _write(path, {**document, SERVERS: entries})
