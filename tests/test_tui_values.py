@@ -14,7 +14,6 @@ import pytest
 from fake_endpoint import FAKE, FakeEndpoint, round_of
 
 from edgespec.chat.families.deltas import AssembledTurn
-from edgespec.chat.families.reader import Parser
 from edgespec.client.answer import AnswerOptions, Ended, Span, StreamedRound
 from edgespec.core.values import FREE, BreakEven, Round
 from edgespec.errors import EndpointError, SettingError
@@ -31,7 +30,7 @@ from edgespec_tui.widgets.panel import MeasuredSpeedUp, PanelState, bar, odds_ag
 from edgespec_tui.widgets.quiet_moments import QuietMoments
 from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, Segment
 from edgespec_tui.widgets.slash_commands import parsed
-from edgespec_tui.widgets.turn_writer import known_finish, thoughts_first
+from edgespec_tui.widgets.turn_writer import ANSWER, known_finish
 
 PARAGRAPHS = "".join(f"Paragraph {i} has **some** words in it.\n\n" for i in range(60))
 LONG_CODE = "Before.\n\n```python\n" + "".join(f"line_{i} = {i}\n" for i in range(400)) + "```\n\nAfter.\n"
@@ -120,7 +119,7 @@ def test_a_character_that_rendering_made_up_has_no_origin_and_loses_nobodys_plac
 
 
 def thought(pieces: list[str]) -> tuple[str, str]:
-    parser, said = Parser(thoughts_first), AssembledTurn()
+    parser, said = ANSWER.parser(None), AssembledTurn()
     for piece in pieces:
         said.add(parser.feed(piece))
     said.add(parser.finish())
@@ -131,7 +130,7 @@ def thought(pieces: list[str]) -> tuple[str, str]:
 def test_thinking_is_told_apart_however_the_text_is_cut(size: int) -> None:
     text = "<think>\nWell, <b> and </thin> so.\n</think>\n\nYes: <think> is a tag."
     pieces = [text[i : i + size] for i in range(0, len(text), size)]
-    assert thought(pieces) == ("Well, <b> and </thin> so.\n", "Yes: <think> is a tag.")
+    assert thought(pieces) == ("Well, <b> and </thin> so.", "Yes: <think> is a tag.")
 
 
 def test_only_an_answer_that_begins_with_thinking_has_any() -> None:
