@@ -428,9 +428,12 @@ def test_a_file_that_is_not_for_us_is_left_alone_and_the_chat_goes_on(
     sessions, talk = opened(), talked("in memory")
     sessions.save(talk)
     assert titles(sessions.searched().result(SOON_S)) == ["in memory"]
-    sessions.close()
+    assert talk.id is not None and sessions.loaded(talk.id).result(SOON_S) == talk
+    assert sessions.close() == [talk]
+    with pytest.raises(SessionError, match=expected):
+        opened().newest().result(SOON_S)
     assert path.read_bytes() == before
-    (notice,) = opened.notices
+    notice = opened.notices[0]
     assert expected in notice and str(path) in notice
 
 

@@ -126,13 +126,13 @@ class Sessions:
 
     def _load(self, id: int) -> Conversation:
         ours = self._locks.take(id)
-        kept = self._unwritten.get(id)
         try:
-            found = self.storage.do(lambda connection: rows.read(connection, id), reading=True)
+            kept = self._unwritten.get(id)
+            talk = kept.copy() if kept else self.storage.do(lambda file: rows.read(file, id), reading=True)
         except (ValueError, TypeError, AttributeError) as error:
             why = f"chat {short_name_of(id)} is damaged ({error}): sessions-copy.db may have it whole"
             raise SessionError(why) from None
-        if (talk := kept.copy() if kept else found) is None:
+        if talk is None:
             self._locks.give_back(id)
             raise SessionError(f"there is no chat {short_name_of(id)}: it was deleted or never existed")
         talk.read_only = not ours
