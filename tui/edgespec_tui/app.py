@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import events
+from textual import events, work
 from textual.app import SuspendNotSupported, SystemCommand
 from textual.binding import BindingType
 from textual.command import SimpleCommand
@@ -219,22 +219,19 @@ class ChatApp(GuardedApp):
         """Shows keys and commands."""
         self.push_screen(HelpScreen(list(self.chat.active_bindings.values())))
 
-    def action_sessions(self) -> None:
-        """Lists chats."""
-        lists = SessionsScreen(self._sessions, self.chat.conversation, self.chat.refresh_state)
-        self.push_screen(lists, self._open_session)
-
-    def _open_session(self, id: int | None) -> None:
-        if id is not None and id != self.chat.conversation.id and self.chat.is_free_to("open another chat"):
-            self.run_worker(self._open_kept(id), group="open", exclusive=True)
-
-    async def _open_kept(self, id: int) -> None:
-        try:
-            conversation = await asyncio.wrap_future(self._sessions.loaded(id))
-        except SessionError as error:
-            self.chat.tell(str(error), "error")
+    @work(group="open", exclusive=True)
+    async def action_sessions(self) -> None:
+        """Lists chats, and opens the one that is chosen."""
+        chat = self.chat
+        id = await self.push_screen_wait(
+            SessionsScreen(self._sessions, chat.conversation, chat.refresh_state)
+        )
+        if id is None or id == chat.conversation.id or not chat.is_free_to("open another chat"):
             return
-        await self.chat.open(conversation)
+        try:
+            await chat.open(await asyncio.wrap_future(self._sessions.loaded(id)))
+        except SessionError as error:
+            chat.tell(str(error), "error")
 
     def action_models(self) -> None:
         """Chooses a model."""
