@@ -581,14 +581,6 @@ def test_old_chats_are_there_where_the_disk_is_full_at_the_start(opened: Opened,
     assert set(titles(opened().searched().result(SOON_S))) == {"new one", "old one"}
 
 
-@posix
-def test_what_never_found_room_is_offered_at_the_end(opened: Opened, soon: None) -> None:
-    with no_room():
-        sessions, talk = opened(), talked()
-        sessions.save(talk)
-        assert sessions.close() == [talk]
-
-
 def test_a_file_that_another_program_holds_is_read_and_its_words_are_kept(opened: Opened, soon: None) -> None:
     """The end waited ten seconds for a thread that waited longer, and gave back nothing: all was lost."""
     kept(opened, old := talked("old one")).close()

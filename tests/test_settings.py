@@ -150,7 +150,7 @@ def test_a_file_that_is_no_toml_is_reported_with_its_line(path: Path) -> None:
     (told,) = complaints(path, "[chat]\nsystem = \n")
     assert "is not TOML" in told and "line 2" in told
     path.write_bytes(b"\xff\xfe[")
-    assert "is not UTF-8 text" in read(path)[1][0]
+    assert "is not a text file (UTF-8)" in read(path)[1][0]
     path.unlink()
     path.mkdir()
     assert "cannot be read" in read(path)[1][0]

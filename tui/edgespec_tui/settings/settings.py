@@ -15,7 +15,7 @@ from typing import Any
 from edgespec.core.values import DRAFT_LENGTHS, DRAFTERS, DrafterName
 from edgespec.errors import SettingError
 from edgespec.sampling.settings import NUMBERS, Number
-from edgespec.system.named_file import regular_content
+from edgespec.system.named_file import regular_text
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings import instructions
 from edgespec_tui.settings.values import ANSWER, meant
@@ -77,20 +77,14 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     A missing file counts as empty. known: None does not check themes and keys.
     """
     try:
-        content = regular_content(path, most=LARGEST)
-        if len(content) > LARGEST:
-            return Settings(), (f"{path} is larger than {LARGEST:,} bytes: using the defaults",)
-        text = content.decode("utf-8-sig")
         complaints: list[str] = []
-        settings = _settings(tomllib.loads(text), complaints, known)
+        settings = _settings(tomllib.loads(regular_text(path, most=LARGEST)), complaints, known)
     except (FileNotFoundError, NotADirectoryError):
         return Settings(), ()
-    except OSError as error:
+    except SettingError as error:
         if not os.access(path.parent, os.X_OK):  # somebody else's home: nobody has set anything here
             return Settings(), ()
-        return Settings(), (f"{path} cannot be read ({error.strerror}): using the defaults",)
-    except UnicodeDecodeError:
-        return Settings(), (f"{path} is not UTF-8 text: using the defaults",)
+        return Settings(), (f"{error}: using the defaults",)
     except ValueError as error:  # TOMLDecodeError, or a number that is too long
         why = str(error)
         return Settings(), (f"{path} is not TOML: {why[:1].lower()}{why[1:]}; using the defaults",)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from edgespec.errors import SettingError
 from edgespec.system import config
-from edgespec.system.named_file import regular_content
+from edgespec.system.named_file import regular_text
 from edgespec_models.kept_file import write_whole
 
 FILE = "mcp.json"
@@ -81,15 +81,10 @@ def _entries(path: Path) -> dict[str, Any]:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        content = regular_content(path, most=LARGEST)
+        text = regular_text(path, most=LARGEST)
+        document = json.loads(text) if text.strip() else {}
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
-    if len(content) > LARGEST:
-        raise SettingError(f"{path} is larger than {LARGEST:,} bytes: it is no list of servers")
-    try:
-        document = json.loads(content.decode("utf-8-sig")) if content.strip() else {}
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict):
