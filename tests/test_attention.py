@@ -15,12 +15,13 @@ from edgespec.core.loop import Want
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.engine.measuring import measure_costs
 from edgespec.engine.pair import Pair
-from edgespec.llama import attention, attention_timing
+from edgespec.llama import attention, attention_timing, other_sequences
 from edgespec.llama.attention import CELLS, PROMPT_ROWS, ROWS, Attention, attention_of, with_attention
 from edgespec.llama.attention_timing import Shape, time_attention
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.ggml import libraries
 from edgespec.llama.model import Model
+from edgespec.llama.other_sequences import others_in_use
 from edgespec.llama.thread_count import Threads
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.formulas import CHUNK, score_bytes
@@ -74,9 +75,48 @@ def test_it_is_on_where_a_prompt_is_read_so_much_faster_that_this_counts_for_mor
 
 def test_it_is_on_where_many_sequences_fill_the_cache(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """It skips the cells of others, which else cost as much as those of the text that is being written."""
-    assert WIDE.flash_pays(8) and not WIDE.flash_pays(2)
+    assert WIDE.flash_pays(1.5) and not WIDE.flash_pays(0.5)
     measured(monkeypatch, WIDE)
-    assert resolved(model, n_seq=8, n_rows=8).flash_attention is True
+    assert resolved(model, n_seq=4, n_rows=4).flash_attention is True
+    assert resolved(model, n_seq=2, n_rows=2).flash_attention is False
+
+
+def test_what_others_held_in_use_decides_at_the_next_start(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One agent behind four slots goes without it from then on, four that write at once have it."""
+    monkeypatch.setattr(other_sequences, "cache_folder", lambda: tmp_path)
+    measured(monkeypatch, WIDE)
+    four = {"n_seq": 4, "n_rows": 4}
+
+    def use(sequences: int, n: int) -> None:
+        """Has some of four sequences read n tokens each, as one start."""
+        with Context(model, ContextSettings(n_ctx=512, **four)) as context:
+            for seq in range(sequences):
+                context.score([Want(np.arange(n, dtype=np.int32) % 50 + seq, (), 1, seq)])
+            context.keep_others()
+
+    monkeypatch.setattr(other_sequences, "WEIGHT", 1e4)  # less was seen than in an hour's use
+    use(1, 500)
+    assert resolved(model, **four).flash_attention is False
+    use(4, 500)
+    assert others_in_use(model.path, 4) > 0.2 and resolved(model, **four).flash_attention is True
+    for file in (tmp_path / "attention").iterdir():
+        file.write_text('{"own": 1e400}')
+    assert others_in_use(model.path, 4) == other_sequences.ASSUMED
+
+
+def test_cells_that_two_sequences_share_are_no_other_ones(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(other_sequences, "cache_folder", lambda: tmp_path)
+    with Context(model, ContextSettings(n_ctx=512, n_seq=2, n_rows=2)) as context:
+        context.score([Want(np.zeros(100, np.int32), (), 1, 0)])
+        assert context.share(0, 1, 70)
+        context.score([Want(np.zeros(80, np.int32), (), 1, 1)])
+        context.keep_others()
+    (file,) = (tmp_path / "attention").iterdir()
+    assert json.loads(file.read_text()) == {"own": 100 * 100 + 10 * 80, "others": 10 * 100}
 
 
 def test_what_is_measured_decides_for_a_context(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -800,6 +800,18 @@ def test_what_another_text_went_on_with_is_offered() -> None:
     assert history.offer(tokens(3, 104, 105, 106), 8) == Offer()
 
 
+def test_a_question_that_is_asked_again_is_surer_of_its_answer_than_one_that_ends_alike() -> None:
+    """Both end as a chat template does: eight tokens matched, and trust came with half of the answer."""
+    ending, answer, pool = list(range(1, 9)), range(700, 720), TextPool(1 << 12)
+    question, other = [*range(100, 160), *ending], [*range(300, 360), *ending]
+    history = History(pool)
+    history.learn(Judged(tokens(*question, *answer), len(answer), Draft(), 0, ()))
+    pool.settle()
+    again, alike = (History(pool).offer(tokens(*asked), 4) for asked in (question, other))
+    assert again.tokens == alike.tokens == tuple(answer[:4])
+    assert again.confidence[0] > 0.9 > alike.confidence[0]
+
+
 def test_no_continuation_crosses_into_another_text() -> None:
     pool = TextPool(1 << 12)
     written(pool, list(range(100, 120)), list(range(200, 220)), list(range(300, 320)))

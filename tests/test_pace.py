@@ -137,6 +137,14 @@ def test_free_guesses_have_a_budget_too() -> None:
     assert verified(controller_of(costs, later), ask) > 0
 
 
+def test_nearly_certain_guesses_need_no_budget() -> None:
+    """One text whose guesses failed shut all out for 600 tokens: even those of a text that is repeated."""
+    costs = costs_of({1: 1.0, 2: 1.5, 4: 3.0, 16: 8.0}, 0.1)
+    ask = Ask("target", TOKENS, (1,) * 15, 16, (0.99,) * 12 + (0.9,) * 3)
+    indebted = controller_of(costs, Record(free_lost=TUNING.free_start + TUNING.credit))
+    assert verified(indebted, ask) == 12
+
+
 def test_a_record_holds_plain_numbers_where_a_try_is_dear_too() -> None:
     """Beyond the budget numpy scalars got into it, and what came back from its file was another."""
     record = Record()

@@ -14,7 +14,7 @@ from edgespec.core.pace.costs import Costs
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted
 from edgespec.engine.engine import Engine
-from edgespec.engine.prompt_reader import PATIENCE, PAUSE_S
+from edgespec.engine.prompt_reader import PATIENCE, PAUSE_S, PAUSES
 
 # Seconds of so many tokens: 0.6B F16 on two cores of an EPYC with AVX-512, 2026-11-22, and what is thought of
 # them at a first start: 48 tokens were not measured, and reading seems to take nearly twice as long.
@@ -22,6 +22,7 @@ TRUE = {
     1: 0.034, 2: 0.043, 4: 0.054, 8: 0.08, 16: 0.095, 36: 0.135, 48: 0.17, 63: 0.212, 64: 0.21, 128: 0.409,
     512: 1.56,
 }  # fmt: skip
+TOKEN_S = TRUE[512] / 512
 THOUGHT = {n: TRUE[n] for n in (1, 2, 4, 8, 16)} | {48: 0.28}
 # Of prompts, in tokens: quantiles of the held-out ones.
 LENGTHS = (18, 20, 23, 27, 28, 29, 33, 44, 47, 54, 69, 80, 94, 108, 117, 125, 144, 157)
@@ -100,6 +101,23 @@ def test_first_tokens_come_hardly_later_than_where_nobody_goes_on(n: int, median
     assert np.percentile(ours, 95) < late * np.percentile(theirs, 95)
     assert np.median(ours) < median * np.median(theirs)
     assert max(gaps) < LATEST_S
+
+
+@pytest.mark.parametrize(("n", "longest"), [(300, PAUSE_S), (2000, 2000 * TOKEN_S / PAUSES), (6000, 1.5)])
+def test_the_more_waits_to_be_read_the_longer_running_streams_pause(n: int, longest: float) -> None:
+    """Pauses of 0.4 s had three agents' prompts read in 1.6 times the time that they take one by one."""
+    pair = Misjudged(slots=4, drafter="none", n_ctx=4096, cells=4 * 4096)
+    clock, gaps = Machine(pair), list[float]()
+    engine = Engine(pair, slots=4, clock=clock)
+    engine.submit("running", prompt_of(20), Request(GREEDY, 100))
+    engine.step()
+    at = clock()
+    for i in range(3):
+        engine.submit(str(i), prompt_of(n // 3, i + 1), Request(GREEDY, 2))
+    while not engine.idle:
+        if "running" in answers_of(engine):
+            gaps, at = [*gaps, clock() - at], clock()
+    assert longest / 2 < max(gaps) < longest + 0.1, "whole tiles, and a round"
 
 
 def test_short_prompts_are_read_before_long_ones_that_came_with_them() -> None:

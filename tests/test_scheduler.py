@@ -47,7 +47,7 @@ from edgespec.engine import engine as scheduler
 from edgespec.engine.engine import Engine
 from edgespec.engine.lanes import BLOCK, MOST_TURNS
 from edgespec.engine.pair import MOST_ROWS
-from edgespec.engine.prompt_reader import PAUSE_S
+from edgespec.engine.prompt_reader import PAUSE_S, PAUSES
 from edgespec.engine.slots import Cache
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.saved import Saved
@@ -601,8 +601,9 @@ def test_running_streams_stand_still_for_a_short_time_only(slower: int) -> None:
             if len(rounds) > before.get(id, 0):
                 gaps += [clock() - last[id]] if id in last else []
                 last[id] = clock()
-    round_s = pair.costs().target.seconds(8)
-    assert max(gaps) <= max(PAUSE_S, slower * CORES[1]) + round_s + 0.05
+    round_s, reading_s = pair.costs().target.seconds(8), sum(p.size for p, _ in asked.values()) * slower
+    reading_s *= CORES[512] / 512
+    assert max(gaps) <= max(PAUSE_S, slower * CORES[1], reading_s / PAUSES) + round_s + 0.05
     assert max(gaps) > round_s, "prompts were read meanwhile"
     assert joined > 8 if slower > 1 else not joined
     for id, (prompt, request) in asked.items():

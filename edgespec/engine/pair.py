@@ -97,6 +97,7 @@ class Pair(Closing):
         """Saves what was learned of the pair, and frees models and caches."""
         if self.settings.remember:
             save(self.known_in, self.known)
+            self.target_context.keep_others()
         self._opened.close()
 
     @property
@@ -157,6 +158,7 @@ class Pair(Closing):
                 self.known.costs = measure_costs(*contexts, draft_fails=True)
             self._costs_checked = True
             save(self.known_in, self.known)
+            self.target_context.keep_others()
         assert self.known.costs is not None
         return self.known.costs
 

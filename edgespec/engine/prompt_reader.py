@@ -9,6 +9,8 @@ from edgespec.engine.prefixes import chunk_of
 from edgespec.engine.slots import Cache, Slot
 
 PAUSE_S = 0.4  # longest that running streams should pause, rounds excluded; or as long as one round
+LONGEST_PAUSE_S = 1.5  # while long prompts wait, whose reading the rounds between pauses would draw out
+PAUSES = 8  # what waits is read in so many of them, if they get no longer than that
 SOON_S = 4.0  # seconds of reading that come before the draft reads for running streams
 PATIENCE = 8.0  # times as long as reading its prompt takes: who waited so long goes before all later ones
 TILE = 64  # llama.cpp sums in tiles of so many tokens: whole ones compute as in a longer chunk
@@ -21,7 +23,7 @@ class PromptReader:
     def __init__(self, target: Cache, costs: Costs, *, chunk: int, n_rows: int) -> None:
         """chunk: most tokens that are read at once, however fast; n_rows: that several sequences share."""
         self._target, self._draft, self._chunk, self._n_rows = target, costs.draft, chunk, n_rows
-        self._pause_s = max(PAUSE_S, costs.target.seconds(1))
+        self._least_pause_s = self._pause_s = max(PAUSE_S, costs.target.seconds(1))
         self._token_s = costs.target.seconds(chunk) / chunk
         self._fade = 0.0  # FADE, once a chunk was read
         self._used = 0  # tokens read since the last round
@@ -47,6 +49,8 @@ class PromptReader:
         no room for all of it: it is read by itself, once between two rounds.
         """
         lags = {slot: self._target.missing(slot.want()) for slot in running if slot.request.reading}
+        waiting_s = sum(lags.values()) * self._token_s
+        self._pause_s = max(self._least_pause_s, min(waiting_s / PAUSES, LONGEST_PAUSE_S))
         alone = len(lags) == len(running)  # nobody waits for more of an answer
         slow = not alone and self._in_a_pause < min(TILE, self._chunk)
         room, due = self._n_rows - len(running), False

@@ -3,9 +3,9 @@
 ggml's flash attention for processors reads a prompt somewhat faster than two matrix products with a softmax
 between them, and evaluates a few rows several times slower, the more so the longer the context; by how much
 depends on the processor, the build and the shape of the heads. It also splits a single row over the threads,
-so that logits depend on their number. But it skips the cells of other sequences. So it is used where it is
-faster for what a pair does, and where only it will do: for a quantised cache, and where there is no room
-for scores. What was measured is kept, and measured again after a week.
+so that logits depend on their number. But it skips the cells of other sequences (`other_sequences.py`). So it
+is used where it is faster for what a pair does, and where only it will do: for a quantised cache, and where
+there is no room for scores. What was measured is kept, and measured again after a week.
 """
 
 import contextlib
@@ -21,6 +21,7 @@ import psutil
 
 from edgespec.llama.attention_timing import Shape, time_attention
 from edgespec.llama.model import Model
+from edgespec.llama.other_sequences import others_in_use
 from edgespec.llama.settings import ContextSettings
 from edgespec.pairs.check import headers_of
 from edgespec.pairs.settings import FLOATS
@@ -38,7 +39,6 @@ ROWS = (1, 4, 8)  # of an evaluation
 PROMPT_ROWS = 128  # and of a prompt, at the longer context
 PROMPT = 3.0  # tokens of a prompt that are read for each token generated
 ROUND = 2.5  # tokens that a verification of four rows yields
-OTHERS = 0.15  # cells that each other sequence holds, in those of one that is being written: an assumption
 CLEARLY = 1.05  # by so much flash attention has to win: without it, threads do not change digits
 LEAST_CHUNK = 64
 FORMAT = 1
@@ -52,13 +52,13 @@ class Attention:
     flash: Seconds
     plain: Seconds
 
-    def flash_pays(self, sequences: int = 1) -> bool:
+    def flash_pays(self, others: float = 0.0) -> bool:
         """Returns whether flash attention is clearly faster for what a pair does, with its usual shares.
 
-        It skips cells of other sequences, which else cost as much as a sequence's own.
+        others: cells that other sequences hold for each of one's own, which it skips, and which else cost as
+        much as these.
         """
-        plain = _a_token(self.plain) * (1 + OTHERS * (sequences - 1))
-        return CLEARLY * _a_token(self.flash) < plain
+        return CLEARLY * _a_token(self.flash) < _a_token(self.plain) * (1 + others)
 
     def slopes(self, *, flash: bool) -> dict[int, float]:
         """Returns by rows the seconds of one layer for each 1,000 tokens of context."""
@@ -95,7 +95,8 @@ def with_attention(model: Model, settings: ContextSettings, room: int | None = N
         if not fits or settings.kv_type not in FLOATS or model.architecture in NEEDED:
             return replace(settings, flash_attention=True)
         attention = attention_of(header)
-        if attention.flash_pays(settings.n_seq) if attention else settings.n_seq > 1:
+        others = (settings.n_seq - 1) * others_in_use(model.path, settings.n_seq)
+        if attention.flash_pays(others) if attention else others >= 1:
             return replace(settings, flash_attention=True)
     return replace(settings, flash_attention=False, chunk=chunk)
 

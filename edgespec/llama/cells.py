@@ -221,7 +221,7 @@ class Cells:
         self.clear(s)
         C.llama_memory_seq_cp(self.memory, source, s, 0, from_.position(n))
         self.sequences[s].tokens += from_.tokens[: 4 * n]
-        self.sequences[s].media = from_.media
+        self.sequences[s].media, self.sequences[s].shared = from_.media, n
         if kept and not self._put_back(s, n, kept.state):
             self.clear(s)
             return False

@@ -65,6 +65,10 @@ class Context(Closing):
             self.close()
             raise
 
+    def keep_others(self) -> None:
+        """Keeps for the next start how much of the cache other sequences held."""
+        self._evaluator.others.keep(self.model.path, self.settings.n_seq)
+
     def close(self) -> None:
         """Frees the caches."""
         if self.handle:

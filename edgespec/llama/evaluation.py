@@ -24,6 +24,7 @@ from edgespec.llama.heads.taps import Switch, Tap
 from edgespec.llama.log import complaints, last_complaint
 from edgespec.llama.medium import Medium
 from edgespec.llama.model import Model
+from edgespec.llama.other_sequences import OtherSequences
 from edgespec.llama.sequence import HeldSequence
 from edgespec.llama.settings import ContextSettings, sequences
 from edgespec.llama.thread_count import Threads
@@ -42,7 +43,7 @@ class Evaluator:
     """Evaluates what is missing of a context's sequences.
 
     `seconds` counts the time spent inside llama.cpp, `calls` its decode calls, `evaluated` the tokens that
-    it evaluated.
+    it evaluated, `others` what other sequences held.
     """
 
     def __init__(self, model: Model, settings: ContextSettings, handle: Any, cells: Cells) -> None:
@@ -62,7 +63,7 @@ class Evaluator:
 
     def reset(self) -> None:
         """Counts from 0."""
-        self.seconds, self.calls, self.evaluated = 0.0, 0, 0
+        self.seconds, self.calls, self.evaluated, self.others = 0.0, 0, 0, OtherSequences()
 
     def decode(self, parts: Sequence[Part]) -> list[Rows]:
         """Evaluates parts in one llama_decode and keeps the record true.
@@ -139,6 +140,8 @@ class Evaluator:
             if self._model.has_recurrent_state:
                 self._note_state(seq, len(tokens) // 4)
             seq.tokens += tokens
+        if len(self._cells.sequences) > 1:
+            self.others.note(self._cells.sequences, [(s, len(tokens) // 4) for s, tokens, _ in parts])
         if code != 0:
             for s, _, _ in parts:
                 self._cells.resync(s)

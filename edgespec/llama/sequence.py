@@ -20,6 +20,7 @@ class HeldSequence:
         default=(0, None)
     )  # (tokens held then, state blob)
     media: bool = False  # there may be cells of pictures among the tokens
+    shared: int = 0  # first tokens whose cells are another's as well
 
     @property
     def held(self) -> int:
@@ -29,6 +30,7 @@ class HeldSequence:
         """Notes that only the first n tokens are held."""
         del self.tokens[4 * n :]
         self.media = self.media and n > 0
+        self.shared = min(self.shared, n)
 
     def add(self, tokens: bytes) -> None:
         """Notes that further tokens are held, which may be cells of media."""

@@ -73,10 +73,12 @@ def prompt_ids(pair: Pair, asking: Sequence[Prompt], n_tokens: int | None) -> di
     own = tokenize(pair, asking, raw=True)
     if n_tokens is None:
         return {name: ids[-PROMPT_TOKENS:] for name, ids in own.items()}
-    others = list(tokenize(pair, prompts(FILLING), raw=True).values())
+    others = np.concatenate(list(tokenize(pair, prompts(FILLING), raw=True).values()))
+    filling = np.tile(others, -(-n_tokens // others.size) + 1)
+    begins = range(0, others.size, -(-others.size // len(own)))
     return {
-        name: np.concatenate([*others[i:], *others[:i], ids])[-n_tokens:]
-        for i, (name, ids) in enumerate(own.items())
+        name: np.concatenate([filling[begin : begin + n_tokens], ids])[-n_tokens:]
+        for begin, (name, ids) in zip(begins, own.items(), strict=True)
     }
 
 

@@ -41,10 +41,13 @@ class TextPool:
         self.waiting: dict[int, History] = {}  # those that have something to write
 
     def add(self, tokens: NDArray[np.int32], fresh: int, writer: object) -> None:
-        """Notes the last `fresh` of a text's tokens. writer: stands for the text."""
+        """Notes the last `fresh` of a text's tokens. writer: stands for the text.
+
+        Those before them only tell later how long a match is.
+        """
         if writer is not self._writing:  # another text was written since: begin with what this one had
             self._writing = writer
-            self._write(np.array([END, *tokens[max(0, tokens.size - fresh - LONG) : tokens.size - fresh]]))
+            self._write(np.array([END, *tokens[: tokens.size - fresh]]))
         for n in (LONG, SHORT):
             first = max(tokens.size - fresh, n)  # the first place with n tokens before it
             if first < tokens.size:
@@ -112,6 +115,7 @@ class History:
         self.pool = pool or TextPool()
         self._text = np.zeros(0, np.int32)  # prompt and output so far
         self._noted = 0  # of them in the pool, or before what belongs there
+        self._begun = False  # whether any is in the pool
 
     def for_text(self) -> History:
         """Returns one with the same pool, whose odds may be another's."""
@@ -139,7 +143,9 @@ class History:
     def note(self) -> None:
         """Writes what is new of the text into the pool."""
         if (fresh := self._text.size - self._noted) > 0:
-            self.pool.add(self._text[max(0, self._noted - LONG) :], fresh, self)
+            before = LONG if self._begun else MOST_MATCH  # a question's end shows that it is asked again
+            self.pool.add(self._text[max(0, self._noted - before) :], fresh, self)
+            self._begun = True
         self._noted = self._text.size
 
 

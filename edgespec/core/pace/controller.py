@@ -210,8 +210,9 @@ class Controller:
     def offer(self, ask: Ask) -> tuple[int, Reach]:
         if self._stale:
             return 0, ()
-        prices = self._batch.prices_for(self._slot)
-        return 0, ask.reach[: affordable(prices[1:] / prices[1], 0.0, 2 * self.record.free_budget)]
+        prices, sure = self._batch.prices_for(self._slot), sum(worth >= TUNING.sure for worth in ask.reach)
+        risked = affordable(prices[1:] / prices[1], 0.0, 2 * self.record.free_budget)
+        return 0, ask.reach[: max(risked, sure)]  # reach falls along an offer
 
     def took(self, guesses: int, gain: float) -> None:
         if guesses:

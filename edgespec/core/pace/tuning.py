@@ -27,6 +27,7 @@ class Tuning:
     # What free guesses may lose: their worth shows without trying
     free_share: float = 0.005
     free_start: float = 1.5
+    sure: float = 0.96  # probability from which on a guess needs no budget: else a slow moment shuts it out
     trust_fade: float = 0.95  # of earlier steps that took free guesses, with each that does
     trust_leap: float = 4.0  # factor by which a step may disappoint at most: machines pause
     trust_rest: float = 0.985  # of what earlier steps count, with each step that takes no free guesses
