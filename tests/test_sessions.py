@@ -164,8 +164,8 @@ def test_what_could_not_be_written_for_long_is_reported_once_and_written_later(
 def test_of_chats_that_are_written_together_the_one_that_was_saved_last_is_the_newest(opened: Opened) -> None:
     sessions, talks = opened(), [talked(str(i)) for i in range(9)]
     sessions._clock = time.time
+    sessions.searched().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
-        sessions.searched().result(SOON_S)
         other.execute("BEGIN IMMEDIATE")
         for talk in [*talks, talks[0]]:
             talk.add("user", "more", parent=talk.head)
