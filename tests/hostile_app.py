@@ -13,7 +13,6 @@ from typing import Any
 from fake_endpoint import FAKE, FakeEndpoint
 from textual.pilot import Pilot
 
-from edgespec.client.answer import Info
 from edgespec.errors import EndpointError
 from edgespec_models.shelf.store import InstalledModel, InstalledPair, Store
 from edgespec_tui.app import ChatApp
@@ -21,7 +20,6 @@ from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.model_shelf import Shelf
 from edgespec_tui.screens.race import drawn
 from edgespec_tui.screens.race_screen import RaceScreen
-from edgespec_tui.screens.server_models import ServerModelsScreen
 from edgespec_tui.sessions.sessions import Sessions
 
 # the window's title, the clipboard, the scroll region, C1, a bell, and what reorders a line
@@ -120,7 +118,10 @@ async def shown_everywhere(pilot: Pilot[Any]) -> None:
         chat.tell(HOSTILE, "error")
         await look()
         await pilot.press("escape")
-    app.push_screen(ServerModelsScreen([Info(HOSTILE), Info(f"b{HOSTILE}")]))
+    endpoint = app.context.engine.endpoint
+    assert isinstance(endpoint, FakeEndpoint)
+    endpoint.listed = [HOSTILE, f"b{HOSTILE}"]
+    await app._list_models()
     await look()
     await pilot.press("escape")
     race = drawn(

@@ -200,7 +200,7 @@ def test_a_session_that_is_not_there_is_reported() -> None:
 def test_a_wrong_setting_is_refused_where_a_program_asks(home: Path) -> None:
     (home / ".config" / "edgespec").mkdir(parents=True)
     (home / ".config" / "edgespec" / "settings.toml").write_text("[sampling]\ntemperature = 'hot'\n")
-    assert "settings.toml line 2: sampling.temperature is 'hot'" in refused("chat", "-p", "hello")
+    assert "settings.toml: sampling.temperature is 'hot'" in refused("chat", "-p", "hello")
 
 
 def test_a_default_pair_that_has_gone_keeps_no_chat_from_starting(

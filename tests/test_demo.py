@@ -169,11 +169,7 @@ def test_code_that_the_limit_cut_off_ends_before_the_next_question() -> None:
 def race_of(endpoint: FakeEndpoint) -> Race:
     race = new_race(endpoint, seconds=0.02)
 
-    async def run() -> None:
-        async for _ in race.run():
-            pass
-
-    asyncio.run(run())
+    asyncio.run(race.run())
     return race
 
 
@@ -338,8 +334,7 @@ async def test_the_demo_runs_for_real() -> None:
     endpoint = await preparation.endpoint()
     try:
         race = new_race(endpoint, seconds=0.5)
-        async for _ in race.run():
-            pass
+        await race.run()
     finally:
         await endpoint.close()
     assert preparation.cost is None and any(progress.fraction for progress in said)

@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from test_tui_chat import on_a_loop
+from textual.command import CommandPalette
 from tui_driver import driven
 
 from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
@@ -30,7 +31,6 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.attached import AttachedEndpoint, connecting
 from edgespec_tui.endpoint.endpoint import Message
-from edgespec_tui.screens.server_models import ServerModelsScreen
 
 ASK = [{"role": "user", "content": "Hello?"}]
 MODELS = json.dumps({"data": [{"id": "big"}]}).encode()
@@ -272,12 +272,12 @@ def test_an_odd_list_of_models_is_reported_and_a_named_model_needs_none(listing:
 async def test_the_app_asks_which_of_several_models_answers_and_lets_another_one() -> None:
     info = replace(FAKE, model="", draft=None, speculates=False, where="http://x/v1")
     async with driven(ChatApp(FakeEndpoint(info=info, listed=["small", "Big-1"]))) as it:
-        await it.until(lambda: isinstance(it.app.screen, ServerModelsScreen) and "Big-1" in it.text())
+        await it.until(lambda: isinstance(it.app.screen, CommandPalette) and "Big-1" in it.text())
         await it.pilot.press("escape")
         await it.ask("Hello?")
         await it.until(lambda: "several models: Ctrl+L lists them" in it.text())
         await it.pilot.press("ctrl+l")
-        await it.until(lambda: isinstance(it.app.screen, ServerModelsScreen))
+        await it.until(lambda: isinstance(it.app.screen, CommandPalette))
         await it.pilot.press(*"sma", "enter")
         await it.until(lambda: it.app.context.engine.model == "small")
         await it.pilot.press("ctrl+r")

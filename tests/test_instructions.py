@@ -70,7 +70,7 @@ def test_what_stands_around_them_stays(project: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "sentence"),
-    [(b"\xff\xfe", "cannot be read"), (b"x" * (instructions.LARGEST + 1), "is too long")],
+    [(b"\xff\xfe", "is not a text file"), (b"x" * (instructions.LARGEST + 1), "is larger than")],
 )
 def test_files_that_cannot_be_used_are_named(project: Path, content: bytes, sentence: str) -> None:
     (project / "AGENTS.md").write_bytes(content)

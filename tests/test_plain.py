@@ -252,7 +252,7 @@ def test_sessions_are_listed_opened_renamed_deleted_and_brought_back(place: Plac
     assert "'Locks'" in renamed and "this chat is open" in refused
     assert deleted.startswith("Deleted 'Locks'") and none == "No chats found."
     assert again.endswith("Locks") and unknown.startswith("edgespec: there is no chat 'nothing'")
-    assert cleared == "New chat." and back == "Restored."
+    assert cleared == "New chat." and back == "Restored 'Locks'."
 
 
 def test_a_chat_is_written_to_a_file(place: Place, tmp_path: Path) -> None:

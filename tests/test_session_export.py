@@ -15,7 +15,9 @@ from edgespec_tui.sessions.export import as_json, as_markdown, export, suggested
 
 
 def talked() -> Conversation:
-    talk = Conversation(id=5, system="Be kind.", sampling={"temperature": 0.5}, seed=1)
+    talk = Conversation(
+        id=5, title="Explain /locks/: how", system="Be kind.", sampling={"temperature": 0.5}, seed=1
+    )
     talk.add("user", "Explain /locks/: how\nand why")
     answer = talk.add("assistant", parent=1, model="Big-7B")
     talk.change(

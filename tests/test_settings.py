@@ -94,48 +94,48 @@ def test_without_a_file_the_defaults_hold(path: Path) -> None:
     [
         (
             "[chat]\n\n[sampling]\ntemperature = 'hot'",
-            " line 4: sampling.temperature is 'hot': it must be a number from 0 to 100",
+            ": sampling.temperature is 'hot': it must be a number from 0 to 100",
         ),
-        ("[sampling]\ntop_p = 1.5", " line 2: sampling.top_p is 1.5: it must be a number from 0 to 1"),
-        ("[sampling]\ntop_k = 4.5", " line 2: sampling.top_k is 4.5: it must be a whole number of 0 or more"),
+        ("[sampling]\ntop_p = 1.5", ": sampling.top_p is 1.5: it must be a number from 0 to 1"),
+        ("[sampling]\ntop_k = 4.5", ": sampling.top_k is 4.5: it must be a whole number of 0 or more"),
         (
             "[sampling]\ntop_k = true",
-            " line 2: sampling.top_k is true: it must be a whole number of 0 or more",
+            ": sampling.top_k is true: it must be a whole number of 0 or more",
         ),
         (
             "[sampling]\ntemperature = nan",
-            " line 2: sampling.temperature is nan: it must be a number from 0 to 100",
+            ": sampling.temperature is nan: it must be a number from 0 to 100",
         ),
         (
             "[sampling]\ntemprature = 1",
-            " line 2: sampling.temprature is not known: did you mean temperature?",
+            ": sampling.temprature is not known: did you mean temperature?",
         ),
-        ("[chat]\nmax_tokens = 0", " line 2: chat.max_tokens is 0: it must be a whole number of 1 or more"),
-        ("[chat]\nsystem = 5", " line 2: chat.system is 5: it must be a text in quotes"),
-        ("chat = 5", " line 1: chat is 5: it must be a table, [chat]"),
+        ("[chat]\nmax_tokens = 0", ": chat.max_tokens is 0: it must be a whole number of 1 or more"),
+        ("[chat]\nsystem = 5", ": chat.system is 5: it must be a text in quotes"),
+        ("chat = 5", ": chat is 5: it must be a table, [chat]"),
         ("[[chat]]\nsystem = 'x'", ": chat is [{'system': 'x'}]: it must be a table, [chat]"),
-        ("[speculation]\non = 'yes'", " line 2: speculation.on is 'yes': it must be true or false"),
+        ("[speculation]\non = 'yes'", ": speculation.on is 'yes': it must be true or false"),
         (
             "speculation.drafter = 'magic'",
-            f" line 1: speculation.drafter is 'magic': it must be one of {', '.join(DRAFTERS)}",
+            f": speculation.drafter is 'magic': it must be one of {', '.join(DRAFTERS)}",
         ),
         (
             "[screen]\ntheme = 'pink'",
-            " line 2: screen.theme is 'pink': it must be one of edgespec-dark, nord",
+            ": screen.theme is 'pink': it must be one of edgespec-dark, nord",
         ),
-        ("[scren]\ntheme = 'nord'", " line 1: [scren] is not known: did you mean screen?"),
-        ("[keys]\nchat.pannel = 'f2'", " line 2: keys.chat.pannel is not known: did you mean chat.panel?"),
+        ("[scren]\ntheme = 'nord'", ": [scren] is not known: did you mean screen?"),
+        ("[keys]\nchat.pannel = 'f2'", ": keys.chat.pannel is not known: did you mean chat.panel?"),
         (
             "[keys]\nchat.panel = 'f99'",
-            " line 2: keys.chat.panel is 'f99': it must be " + A_KEY,
+            ": keys.chat.panel is 'f99': it must be " + A_KEY,
         ),
         (
             "[keys]\nchat.panel = 5",
-            " line 2: keys.chat.panel is 5: it must be " + A_KEY,
+            ": keys.chat.panel is 5: it must be " + A_KEY,
         ),
         (
             "[keys]\nchat.panel = 'f2'\nchat.tint = 'f2'",
-            " line 3: keys.chat.tint is 'f2', which is that of chat.panel already",
+            ": keys.chat.tint is 'f2', which is that of chat.panel already",
         ),
     ],
 )
@@ -150,7 +150,7 @@ def test_a_file_that_is_no_toml_is_reported_with_its_line(path: Path) -> None:
     (told,) = complaints(path, "[chat]\nsystem = \n")
     assert "is not TOML" in told and "line 2" in told
     path.write_bytes(b"\xff\xfe[")
-    assert "is not UTF-8 text" in read(path)[1][0]
+    assert "is not a text file (UTF-8)" in read(path)[1][0]
     path.unlink()
     path.mkdir()
     assert "cannot be read" in read(path)[1][0]
@@ -255,5 +255,5 @@ def test_what_no_parser_bears_is_reported(path: Path, text: str, expected: str) 
 def test_of_very_many_mistakes_the_first_are_reported(path: Path) -> None:
     """A wrong file of 8,000 lines took 40 s, and its complaints an hour."""
     told = complaints(path, "[chat]\n" + "".join(f"k{i} = 1\n" for i in range(1000)))
-    assert told[0] == " line 2: chat.k0 is not known: there are system, model, max_tokens, seed"
+    assert told[0] == ": chat.k0 is not known: there are system, model, max_tokens, seed"
     assert told[-1] == ": 992 more values cannot be used" and len(told) == 9

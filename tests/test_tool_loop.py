@@ -23,8 +23,7 @@ from edgespec_tui.tools.loop import (
     Proposal,
     ToolLoop,
     Wanted,
-    allow_all,
-    allow_reading,
+    by_rule,
     cut,
     messages_of_calls,
     room_in,
@@ -155,9 +154,9 @@ def test_a_long_result_is_cut_in_the_middle_and_kept_whole() -> None:
 def test_policies_of_scripts() -> None:
     async def run() -> list[str]:
         proposals = [Proposal(READ, {}), Proposal(WRITE, {})]
-        return [await decide(one) for decide in (allow_all, allow_reading) for one in proposals]
+        return [await by_rule(rule, one) for rule in ("all", "read", "none") for one in proposals]
 
-    assert asyncio.run(run()) == ["once", "once", "once", "no"]
+    assert asyncio.run(run()) == ["once", "once", "once", "no", "no", "no"]
 
 
 HOSTILE_TEXTS = (

@@ -175,7 +175,7 @@ async def test_a_long_answer_and_a_long_chat_are_few_widgets_and_nothing_is_lost
         await it.until(lambda: it.chat.transcript.scroll_y <= 0)
         for _ in range(4):
             await it.pilot.press("pageup")
-            await it.until(lambda: not it.chat.transcript._reaching)
+            await it.until(lambda: not any(one.group == "earlier" for one in it.app.workers))
             it.chat.transcript.scroll_home(animate=False)
         await it.until(lambda: len(it.chat.query(AnswerSegment)) > 9, "more of what is above")
 

@@ -14,7 +14,7 @@ from tui_driver import driven
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.settings.settings import Settings
-from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of, light_by_environment
+from edgespec_tui.widgets.typed_ahead import TypedAhead, light_by_environment
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
@@ -46,23 +46,11 @@ def test_what_is_no_terminal_is_left_alone() -> None:
         os.close(write)
 
 
-def test_keys_of_what_was_typed() -> None:
-    assert [key.key for key in keys_of("a \r\n\x7f\x1b\x00é\x11")] == [
-        "a",
-        "space",
-        "enter",
-        "ctrl+j",
-        "backspace",
-        "é",
-        "ctrl+q",
-    ]
-
-
 @on_a_loop
 async def test_what_was_typed_ahead_comes_before_what_is_typed_then() -> None:
     class Typed(TypedAhead):
         def taken(self) -> str:
-            return "one\n1\rtwo\r"
+            return "ne\x1b[Ho\x1b[F\n1\rtwo\r"
 
     async with driven(ChatApp(FakeEndpoint(), typed=Typed(None))) as it:
         await it.until(lambda: it.texts()[::2] == ["one\n1", "two"])

@@ -60,6 +60,25 @@ def _content(file: int, most: int) -> bytearray:
     return content
 
 
+def regular_text(path: str | Path, *, most: int) -> str:
+    """Returns the text of a regular file of `most` bytes at most, at once.
+
+    Raises SettingError if it cannot be used, FileNotFoundError or NotADirectoryError if it is not there.
+    """
+    try:
+        content = regular_content(path, most=most)
+        text = content.decode("utf-8-sig")
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except UnicodeDecodeError:
+        raise SettingError(f"{path} is not a text file (UTF-8)") from None
+    except (OSError, ValueError) as error:
+        raise SettingError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > most:
+        raise SettingError(f"{path} is larger than {most:,} bytes")
+    return text
+
+
 def regular_content(path: str | Path, *, most: int) -> bytes:
     """Returns the content of a regular file, at once: up to one byte more than `most`.
 

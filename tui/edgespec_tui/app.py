@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import subprocess
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from textual import events
+from textual import events, work
 from textual.app import SuspendNotSupported, SystemCommand
 from textual.binding import BindingType
+from textual.command import SimpleCommand
+from textual.markup import escape
 from textual.screen import Screen
 
 from edgespec.client.answer import AnswerOptions
@@ -28,7 +31,6 @@ from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.screens.model_shelf import Shelf, ShelfPair
 from edgespec_tui.screens.models import ModelsScreen
 from edgespec_tui.screens.offers import LOOK_AFTER_S, Offers
-from edgespec_tui.screens.server_models import ServerModelsScreen
 from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import rescue
@@ -37,10 +39,12 @@ from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read
 from edgespec_tui.terminal.notification import notification
+from edgespec_tui.terminal.shown_text import visible
+from edgespec_tui.terminal.typed_bytes import TypedBytes
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.external_editor import editor
 from edgespec_tui.widgets.question import QuestionText
-from edgespec_tui.widgets.typed_ahead import TypedAhead, keys_of
+from edgespec_tui.widgets.typed_ahead import TypedAhead
 from edgespec_tui.widgets.welcome import Welcome
 
 if TYPE_CHECKING:
@@ -85,21 +89,18 @@ class ChatApp(GuardedApp):
         known: the keys and themes that a settings file may name; without it they are not checked.
         """
         super().__init__(typed)
-        self.settings = settings or Settings()
         self._notices = notices if notices is not None else []
         self._sessions = sessions or Sessions(None, on_notice=self._notices.append)
         self._shelf = shelf or Shelf(open_store())
         self._shelf.on_end = self._pull_ended  # from another thread: the list is checked now and then
-        engine = KnownEngine(endpoint, self._engine_changed)
-        self.context = ChatContext(engine, self._sessions)
+        engine, settings = KnownEngine(endpoint, self._engine_changed), settings or Settings()
+        self.context = ChatContext(engine, self._sessions, settings)
         self.context.options = options or AnswerOptions()
-        self.context.new_conversation = self.settings.new_conversation
-        self.context.first_conversation = first or self.settings.new_conversation()
+        self.context.first_conversation = first or settings.new_conversation()
         self.chat = ChatScreen(self.context)
-        self.chat.speculation = self.settings.speculation
-        self.chat.set_class(not self.settings.panel, "-no-panel")
-        self.context.toolbox, self.context.tool_rounds = toolbox or Toolbox(()), self.settings.tool_rounds
-        self.context.tint, self.context.shell = self.settings.tint, self.settings.shell
+        self.chat.speculation = settings.speculation
+        self.chat.set_class(not settings.panel, "-no-panel")
+        self.context.toolbox = toolbox or Toolbox(())
         self.unsent = QuestionText("")  # what was written and not asked at the end
         self._interrupted = 0.0
         self._shown: set[str] = set()  # notices about the models shown so far
@@ -107,19 +108,15 @@ class ChatApp(GuardedApp):
         self._known = known
         self._asked_for = ""  # the server whose models were listed because it has several
         self.offers = Offers(self._shelf, self.chat, after_s=look_after_s)
-        self.set_keymap(dict(self.settings.keys))
+        self.set_keymap(dict(settings.keys))
 
     def on_load(self) -> None:
         """Takes what was typed until now, just before Textual takes the keyboard."""
-        self._keys.extend(keys_of(self.typed.taken()))
+        typed = TypedBytes(time.monotonic).feed(self.typed.taken().encode())
+        self._keys.extend(event for event in typed if isinstance(event, events.Key | events.Paste))
 
     def on_mount(self) -> None:
-        wanted = self.settings.theme
-        if wanted and wanted not in self.available_themes:
-            self._notices.append(
-                f"there is no theme {wanted!r}: there are {', '.join(self.available_themes)}"
-            )
-        self.theme = wanted if wanted in self.available_themes else self.usual_theme
+        self.theme = self.context.settings.theme or self.usual_theme
         hang_up.watch(self._end, self._keep, has_window=not self.is_headless)
         self.context.moments.begin()
         self.set_interval(1.0, self.context.moments.look)
@@ -140,15 +137,14 @@ class ChatApp(GuardedApp):
             if not info.model and self._asked_for != info.where:
                 self._asked_for = info.where
                 self.action_models()
-            if note_of(info) and not self.offers.looked:
-                self.offers.looked = True
+            if note_of(info):
                 self.run_worker(self.offers.look(), group="look")
         self.chat.engine_changed()
 
     def _keep(self) -> None:
         """Saves the chat wherever possible; nobody is there to read why not."""
         self.keep_words()
-        rescue(self._sessions.close(), ask=None, tell=lambda _: None)
+        rescue(self._sessions.close(), lambda _: None)
 
     def tell_fault(self, sentence: str) -> None:
         """Shows what has gone wrong."""
@@ -184,7 +180,7 @@ class ChatApp(GuardedApp):
     async def action_new(self) -> None:
         """Starts a new chat; the old one stays among the saved ones."""
         if self.chat.is_free_to("start a new chat"):
-            await self.chat.open(self.context.new_conversation())
+            await self.chat.open(self.context.settings.new_conversation())
 
     def action_interrupt(self) -> None:
         """Copies a selection; else stops the answer; else empties the input; twice: ends."""
@@ -216,29 +212,26 @@ class ChatApp(GuardedApp):
     def on_answer_ended(self) -> None:
         """Announces it as the settings say."""
         if self._driver is not None:
-            self._driver.write(notification(self.settings.notify, "The answer is complete."))
+            self._driver.write(notification(self.context.settings.notify, "The answer is complete."))
             self._driver.flush()
 
     def action_help(self) -> None:
         """Shows keys and commands."""
         self.push_screen(HelpScreen(list(self.chat.active_bindings.values())))
 
-    def action_sessions(self) -> None:
-        """Lists chats."""
-        lists = SessionsScreen(self._sessions, self.chat.conversation, self.chat.refresh_state)
-        self.push_screen(lists, self._open_session)
-
-    def _open_session(self, id: int | None) -> None:
-        if id is not None and id != self.chat.conversation.id and self.chat.is_free_to("open another chat"):
-            self.run_worker(self._open_kept(id), group="open", exclusive=True)
-
-    async def _open_kept(self, id: int) -> None:
-        try:
-            conversation = await asyncio.wrap_future(self._sessions.loaded(id))
-        except SessionError as error:
-            self.chat.tell(str(error), "error")
+    @work(group="open", exclusive=True)
+    async def action_sessions(self) -> None:
+        """Lists chats, and opens the one that is chosen."""
+        chat = self.chat
+        id = await self.push_screen_wait(
+            SessionsScreen(self._sessions, chat.conversation, chat.refresh_state)
+        )
+        if id is None or id == chat.conversation.id or not chat.is_free_to("open another chat"):
             return
-        await self.chat.open(conversation)
+        try:
+            await chat.open(await asyncio.wrap_future(self._sessions.loaded(id)))
+        except SessionError as error:
+            chat.tell(str(error), "error")
 
     def action_models(self) -> None:
         """Chooses a model."""
@@ -257,15 +250,17 @@ class ChatApp(GuardedApp):
         except EdgeSpecError as error:
             self.chat.tell(str(error), "error")
             return
-        self.push_screen(ServerModelsScreen(models, running=engine.model), self._choose_model)
+        listed = []
+        for info in sorted(models, key=lambda info: info.model.lower()):
+            about = ["answers now"] if info.model == engine.model else []
+            about += [f"{info.n_ctx:,} tokens"] if info.n_ctx else []
+            choose = functools.partial(self._choose_model, info.model)
+            listed.append(SimpleCommand(escape(visible(info.model)), choose, ", ".join(about) or None))
+        self.search_commands(listed, "Search the models of this server")
 
-    def _choose_model(self, model: str | None) -> None:
-        if model is not None and self.chat.is_free_to("change the model"):
-            self.run_worker(self._answer_by(model), group="engine", exclusive=True)
-
-    async def _answer_by(self, model: str) -> None:
-        await self.chat.answers.stop()
-        await self.context.engine.choose(model)
+    def _choose_model(self, model: str) -> None:
+        if self.chat.is_free_to("change the model"):
+            self.run_worker(self.context.engine.choose(model), group="engine", exclusive=True)
 
     def _pull_ended(self, pull: ModelPull) -> None:
         """Reports how a pull has ended, if no screen shows it. In the pull's thread."""
@@ -329,12 +324,11 @@ class ChatApp(GuardedApp):
 
     def _take_settings(self, file: Path) -> None:
         """Reads the settings anew; they apply to new chats, keys and colours at once."""
-        self.settings, complaints = read(file, known=self._known)
+        settings, complaints = read(file, known=self._known)
+        self.context.settings = settings
         self._notices += complaints
-        self.context.new_conversation = self.settings.new_conversation
-        self.set_keymap(dict(self.settings.keys))
-        if self.settings.theme in self.available_themes:
-            self.theme = self.settings.theme
+        self.set_keymap(dict(settings.keys))
+        self.theme = settings.theme or self.usual_theme
         self.chat.tell("Settings reloaded; sampling and system prompt apply to new chats.")
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:

@@ -4,9 +4,8 @@ import argparse
 import asyncio
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from typing import ClassVar
 
 from textual.binding import BindingType
@@ -133,12 +132,14 @@ async def in_lines(
 
 
 async def _run_in_lines(race: Race, say: Callable[[str], None]) -> None:
-    due = time.monotonic() + LINE_EVERY_S
-    async with aclosing(race.run()) as lanes:
-        async for _ in lanes:
-            if time.monotonic() >= due:
-                due = time.monotonic() + LINE_EVERY_S
-                say(_lanes_line(race.lanes.values()))
+    running = asyncio.create_task(race.run())
+    try:
+        while not (await asyncio.wait([running], timeout=LINE_EVERY_S))[0]:
+            say(_lanes_line(race.lanes.values()))
+        await running
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
 
 
 def _lanes_line(lanes: Iterable[Lane]) -> str:

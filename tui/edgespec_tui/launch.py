@@ -16,7 +16,7 @@ from edgespec.pairs.found import best_found
 from edgespec.pairs.store import open_store
 from edgespec_tui.endpoint.attached import AttachedEndpoint, Begun, Opening, connecting
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.export import on_terminal, rescue
+from edgespec_tui.sessions.export import rescue
 from edgespec_tui.settings.beginning import (
     begin,
     first_conversation,
@@ -95,7 +95,7 @@ def _on_screen(arguments: argparse.Namespace, typed: TypedAhead) -> int:
         for notice in notices:  # what the app did not get to show
             sys.stderr.write(f"edgespec: {notice}\n")
     saves = not (arguments.no_save or app.chat.conversation.read_only)
-    _tell_end(app.fault, app.unsent, unwritten, saves=saves, asked_to_end=(code or 0) == 0)
+    _tell_end(app.fault, app.unsent, unwritten, saves=saves)
     return 1 if app.fault else code or 0
 
 
@@ -105,7 +105,6 @@ def _tell_end(
     unwritten: Sequence[Conversation],
     *,
     saves: bool,
-    asked_to_end: bool,
 ) -> None:
     """Prints on the restored terminal what people should know at the end."""
 
@@ -119,7 +118,7 @@ def _tell_end(
         tell(f"this was not asked, and is not saved:\n{unsent.folded()}")
     elif unsent.draft() and not unwritten:
         tell("what you had written is saved with the chat: `edgespec chat -c` shows it again.")
-    rescue(unwritten, ask=on_terminal() if asked_to_end else None, tell=tell)
+    rescue(unwritten, tell)
 
 
 def opening(arguments: argparse.Namespace) -> Opening:

@@ -8,6 +8,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from edgespec.client.answer import Info
@@ -18,10 +19,10 @@ from edgespec_tui.endpoint.model_notes import PULL, note_of
 from edgespec_tui.plain.lines import HELP, PlainLines, listing, resumed
 from edgespec_tui.plain.plain import PlainChat, one_answer
 from edgespec_tui.plain.tool_lines import ToolLines
-from edgespec_tui.sessions.export import on_terminal, rescue, title_of
+from edgespec_tui.sessions.export import rescue, title_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import Beginning, begin, first_conversation, open_sessions, open_toolbox
-from edgespec_tui.tools.loop import DECISIONS
+from edgespec_tui.tools.loop import by_rule
 
 
 def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namespace], Opening]) -> int:
@@ -42,17 +43,13 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
     sessions = open_sessions(arguments, on_notice=lambda sentence: _tell(f"edgespec: {sentence}"))
     try:
         if arguments.list is not None:
-            found = sessions.searched(arguments.list, limit=-1).result()
-            if sessions.storage.unread:
-                raise SessionError(f"no chats can be listed: {sessions.storage.unread}")
-            print(listing(found))
+            print(listing(sessions.searched(arguments.list, limit=-1).result()))
             return 0
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
-        ask = on_terminal() if arguments.prompt is None else None  # a program waits for the answer alone
         unwritten = sessions.close()
         if arguments.prompt is None or sessions.storage.was_open:  # else nobody expects it to be saved
-            rescue(unwritten, ask=ask, tell=lambda sentence: _tell(f"edgespec: {sentence}"))
+            rescue(unwritten, lambda sentence: _tell(f"edgespec: {sentence}"))
 
 
 def _talk(
@@ -79,7 +76,7 @@ def _talk(
         if talking or arguments.tools is not None:
             chat.toolbox = open_toolbox(arguments, beginning.settings)
             chat.tool_rounds = beginning.settings.tool_rounds
-        chat.decide = DECISIONS[arguments.approve]
+        chat.decide = partial(by_rule, arguments.approve)
         if talking:
             lines = ToolLines(input, chat.tell)
             chat.choose, chat.decide, chat.toolbox.ask = input, lines.decide, lines.answer

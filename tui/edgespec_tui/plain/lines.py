@@ -47,7 +47,6 @@ class PlainLines:
     ) -> None:
         self._chat, self._new, self._talking = chat, new_conversation, talking
         self._read: list[str] = []  # what /read has put before the next question
-        self._deleted: int | None = None
 
     def talk(self) -> int:
         """Answers line after line; returns the exit code."""
@@ -209,16 +208,11 @@ class PlainLines:
             raise SettingError("this chat is open: start a new one with /clear, then delete it")
         assert found.id is not None
         self._chat.sessions.leave(found)
-        self._chat.sessions.deleted(found.id).result()
-        self._deleted = found.id
+        self._chat.sessions.deleted(found.id, title_of(found)).result()
         self._chat.tell(f"Deleted {title_of(found)!r}; /undelete restores it until you quit.")
 
     def _undelete(self) -> None:
-        if self._deleted is None:
-            raise SettingError("there is nothing to restore")
-        self._chat.sessions.restored(self._deleted).result()
-        self._deleted = None
-        self._chat.tell("Restored.")
+        self._chat.tell(f"Restored {self._chat.sessions.undone().result()!r}.")
 
 
 def resumed(conversation: Conversation) -> str:

@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TextIO
 
 from edgespec.client.answer import AnswerOptions, Info
@@ -19,10 +20,10 @@ from edgespec.local.attach import Progress
 from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.plain.tool_lines import line_of
-from edgespec_tui.sessions.context_fit import Fitting, fit, left_out_before
+from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop, allow_none
+from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop, by_rule
 from edgespec_tui.tools.offer import offer
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.tools.values import Call
@@ -52,7 +53,7 @@ class PlainChat:
     choose: Callable[[str], str] | None = None  # asks somebody; None if nobody is there
     last_progress: str = ""
     toolbox: Toolbox = field(default_factory=lambda: Toolbox(()))
-    decide: Callable[[Proposal], Awaitable[Decision]] = allow_none  # whether a call may be made
+    decide: Callable[[Proposal], Awaitable[Decision]] = partial(by_rule, "none")  # whether a call may be made
     tool_rounds: int = MOST_ROUNDS
 
     def tell(self, sentence: str) -> None:
@@ -139,16 +140,14 @@ class PlainChat:
         self.last_progress = ""
         tools = await self._offered(info.n_ctx)
 
-        def fitted(upto: int) -> Awaitable[Fitting]:
-            return fit(
-                self.endpoint,
-                talk,
-                upto,
-                n_ctx=info.n_ctx,
-                reserved=tools.n_tokens() if tools else 0,
-                on_wait=lambda progress: None if self.quiet else self.tell_progress(progress),
-            )
-
+        fitted = partial(
+            fit,
+            self.endpoint,
+            talk,
+            n_ctx=info.n_ctx,
+            reserved=tools.n_tokens() if tools else 0,
+            on_wait=lambda progress: None if self.quiet else self.tell_progress(progress),
+        )
         fitting = await fitted((begun or question).id)
         if len(fitting.left_out) > left_out_before(talk.path()):
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")

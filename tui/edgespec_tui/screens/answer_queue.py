@@ -7,7 +7,6 @@ If that was stopped or failed, waiting questions go back into the input: nothing
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,7 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.local.attach import Progress
 from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.screens.chat_context import AnswerStage
-from edgespec_tui.sessions.context_fit import Fitting, fit, left_out_before
+from edgespec_tui.sessions.context_fit import fit, left_out_before
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.loop import ToolLoop
 from edgespec_tui.tools.values import calls_of
@@ -258,10 +257,8 @@ class AnswerQueue:
 
         tools = await self._tools(talk, info.n_ctx, view)
 
-        def fitted(upto: int) -> Awaitable[Fitting]:
-            reserved, endpoint = tools.n_tokens() if tools else 0, context.engine.endpoint
-            return fit(endpoint, talk, upto, n_ctx=info.n_ctx, reserved=reserved, on_wait=loads)
-
+        reserved, endpoint = tools.n_tokens() if tools else 0, context.engine.endpoint
+        fitted = partial(fit, endpoint, talk, n_ctx=info.n_ctx, reserved=reserved, on_wait=loads)
         try:
             fitting = await fitted(turn.id if turn.text or calls_of(turn.settings) else turn.parent)
         except EdgeSpecError as error:

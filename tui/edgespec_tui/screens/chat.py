@@ -36,11 +36,12 @@ class ChatScreen(ConversationScreen):
     BINDINGS = CHAT_KEYS
 
     async def on_prompt_input_sent(self, event: PromptInput.Sent) -> None:
+        text = event.question.text
+        command = text[1:].strip() if text.startswith("!") and self.context.settings.shell else ""
         try:
-            if self.context.shell and event.question.text.startswith("!") and event.question.text[1:].strip():
-                command, output = event.question.text[1:].strip(), self.query_one(ShellOutput)
-                self.aside.begin(lambda: self.aside.shell(command, output))
-            elif not await self._run_command(event.question.text):
+            if command:
+                self.aside.begin(lambda: self.aside.shell(command, self.query_one(ShellOutput)))
+            elif not await self._run_command(text):
                 self.run_worker(self._ask(event.question), group="asking")  # keys work while files are read
         except EdgeSpecError as error:
             self.tell(str(error), "error")

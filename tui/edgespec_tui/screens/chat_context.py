@@ -14,8 +14,9 @@ from edgespec_tui.endpoint.engine_state import KnownEngine
 from edgespec_tui.screens.tool_questions import ToolQuestions
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.settings.settings import Settings
 from edgespec_tui.settings.system_prompts import SystemPrompts
-from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop
+from edgespec_tui.tools.loop import Decision, Proposal, ToolLoop
 from edgespec_tui.tools.offer import offer
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.attached_files import read_text
@@ -33,15 +34,12 @@ class ChatContext:
 
     engine: KnownEngine
     sessions: Sessions
-    new_conversation: Callable[[], Conversation] = Conversation
+    settings: Settings = field(default_factory=Settings)
     moments: QuietMoments = field(default_factory=QuietMoments)
     first_conversation: Conversation = field(default_factory=Conversation)
     options: AnswerOptions = field(default_factory=AnswerOptions)  # the options of every answer
-    tint: bool = False  # tokens are coloured from the start
     prompts: SystemPrompts = field(default_factory=SystemPrompts.usual)
-    shell: bool = True  # !COMMAND runs one
     toolbox: Toolbox = field(default_factory=lambda: Toolbox(()))  # the servers whose tools may be called
-    tool_rounds: int = MOST_ROUNDS
 
     def constrain(self, file: str) -> str:
         """Has all answers follow the JSON schema of a file, "off": none; says so. Raises SettingError."""
@@ -68,7 +66,7 @@ class ChatContext:
         self, talk: Conversation, decide: Callable[[Proposal], Awaitable[Decision]], n_ctx: int | None
     ) -> ToolLoop | None:
         """Returns what an answer may call; None if the chat has no tool on."""
-        off, always, rounds = talk.tools_off, talk.approved, self.tool_rounds
+        off, always, rounds = talk.tools_off, talk.approved, self.settings.tool_rounds
         return await offer(
             self.toolbox, off=off, always=always, decide=decide, n_ctx=n_ctx, most_rounds=rounds
         )

@@ -1,7 +1,7 @@
 """The screen of a chat: transcript, panel, input; asking, and showing the answer as it comes."""
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -12,7 +12,6 @@ from textual.message import Message
 from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widgets import Static
-from textual.worker import Worker
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, EngineDiedError, SessionError
@@ -65,14 +64,7 @@ class ConversationScreen(Screen[None]):
         self.answers = AnswerQueue(self)
         self.questions = ToolQuestions(self, self.prompt, context.moments.since_key)
         self._begun = False
-        self.aside = SideWork(self._start_aside, self._put, lambda sentence: self.tell(sentence, "error"))
-
-    def _start_aside(self, work: Coroutine[None, None, None]) -> Worker[None]:
-        return self.run_worker(work, group="aside", exit_on_error=False)
-
-    def _put(self, question: QuestionText) -> None:
-        self.prompt.put_before(question)
-        self.prompt.focus()
+        self.aside = SideWork(self, self.prompt, self.tell)
 
     # -- what is on it
 
@@ -121,7 +113,7 @@ class ConversationScreen(Screen[None]):
         self.prompt.show = self.query_one(ChoiceList).show
         self.prompt.show_files = self.show_files
         self.prompt.focus()
-        self.transcript.tinted = self.context.tint
+        self.transcript.tinted = self.context.settings.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
         self.set_interval(REGAIN_EVERY_S, self._regain)
         await self.open(self.context.first_conversation)
@@ -243,7 +235,8 @@ class ConversationScreen(Screen[None]):
         if not (talk.read_only and self.is_whole) or talk.id is None:
             return
         with suppress(SessionError):  # it was deleted there
-            if found := await asyncio.wrap_future(self.context.sessions.regained(talk.id)):
+            found = await asyncio.wrap_future(self.context.sessions.loaded(talk.id))
+            if not found.read_only:
                 await self.open(found)
                 self.tell("The other window has gone: this chat can be changed here.")
 

@@ -26,7 +26,7 @@ from edgespec_models import tiny
 from edgespec_models.shelf.sizes import size_text
 from edgespec_tui.endpoint.attached import AttachedEndpoint
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.screens.race import ALIKE, Lane, LaneAnswer, Race, bounds, sure_gain
+from edgespec_tui.screens.race import ALIKE, Lane, LaneAnswer, Race, sure_gain, verdict
 from edgespec_tui.screens.race_screen import LanesScreen
 from edgespec_tui.terminal.shown_text import Content
 
@@ -115,16 +115,7 @@ def about_cost(cost: Cost | None, unwritable: Path | None = None) -> str:
 
 def result(race: Race) -> str:
     """Says what was measured."""
-    measured, error = race.measured(), race.error()
-    if not race.guessed:
-        return ALIKE
-    if measured is None or error is None:
-        return "Too few tokens to measure a speed."
-    low, high = bounds([measured], [error])
-    x, between = measured.speedup, f"measured here just now ({low:.2f} to {high:.2f})"
-    if low < 1 < high:
-        return f"{x:.2f}x: no difference with speculation that this could show, {between}."
-    return f"{x:.2f}x {'faster' if x >= 1 else 'the speed: slower'} with speculation, {between}."
+    return verdict(race.measured(), "here just now") if race.guessed else ALIKE
 
 
 def busy(cores: float) -> str:
@@ -252,9 +243,7 @@ class DemoScreen(LanesScreen):
             *filter(None, (result(race), busy(others.cores()), sameness(race))),
             self._next_step,
         ]
-        error = race.error()
-        if self.measured and error is not None:
-            self.show_gain(sure_gain([self.measured], [error]))
+        self.show_gain(sure_gain(self.measured))
         self.add_class("-ended")  # what it is about gives place to what it showed
         self.tell(Content.assemble((first, "bold $primary"), f" {' '.join(rest[:-1])}\n{rest[-1]}"))
 

@@ -20,11 +20,13 @@ class Offers:
         self._shelf, self._chat, self._after_s = shelf, chat, after_s
         self.best: Recommended | None = None
         self.found: Found | None = None
-        self.looked = False
+        self._looked = False
 
     async def look(self) -> None:
-        """Looks for both, once it keeps nobody waiting, and shows what there is."""
-        chat = self._chat
+        """Looks for both, once in a run and when it keeps nobody waiting, and shows what there is."""
+        if self._looked:
+            return
+        self._looked, chat = True, self._chat
         while not chat.is_whole:
             await asyncio.sleep(LOOK_AGAIN_S)
         await asyncio.sleep(self._after_s)

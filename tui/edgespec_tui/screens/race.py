@@ -13,14 +13,14 @@ import math
 import random
 import statistics
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from edgespec.client.answer import AnswerOptions, Ended, StreamedRound
 from edgespec.core.stats import Counts
-from edgespec.errors import EdgeSpecError, EndpointError
+from edgespec.errors import EndpointError
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
 from edgespec_tui.widgets.origins import join
 from edgespec_tui.widgets.panel import MeasuredSpeedUp
@@ -62,7 +62,6 @@ class Lane:
     times: list[float] = field(default_factory=list)  # seconds at the end of each timed round
     tokens: list[int] = field(default_factory=list)  # of timed rounds so far
     counts: Counts = field(default_factory=Counts)  # of all rounds
-    over: bool = False
 
     @property
     def text(self) -> str:
@@ -153,39 +152,23 @@ class Race:
             async for _ in events:
                 pass
 
-    async def run(self) -> AsyncGenerator[Lane]:
-        """Runs both lanes; yields one after each of its rounds. Raises EdgeSpecError."""
-        finished: asyncio.Queue[Lane | EdgeSpecError | None] = asyncio.Queue()
-        tasks = [asyncio.create_task(self._run(lane, finished)) for lane in self.lanes.values()]
+    async def run(self) -> None:
+        """Runs both lanes to their end. Raises EdgeSpecError."""
+        tasks = [asyncio.create_task(self._run(lane)) for lane in self.lanes.values()]
         try:
-            left = len(tasks)
-            while left:
-                item = await finished.get()
-                if isinstance(item, EdgeSpecError):
-                    raise item
-                if item is None:
-                    left -= 1
-                else:
-                    yield item
+            await asyncio.gather(*tasks)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, lane: Lane, finished: asyncio.Queue[Lane | EdgeSpecError | None]) -> None:
-        try:
-            for question in self.questions:
-                await self._answer(lane, question, finished)
-                if lane.seconds >= self.longest_s:
-                    break
-        except EdgeSpecError as error:
-            finished.put_nowait(error)
-        lane.over = True
-        finished.put_nowait(None)
+    async def _run(self, lane: Lane) -> None:
+        for question in self.questions:
+            await self._answer(lane, question)
+            if lane.seconds >= self.longest_s:
+                break
 
-    async def _answer(
-        self, lane: Lane, question: Sequence[Message], finished: asyncio.Queue[Lane | EdgeSpecError | None]
-    ) -> None:
+    async def _answer(self, lane: Lane, question: Sequence[Message]) -> None:
         speculation = lane.runner == "speculative"
         options = replace(self.options, speculation=speculation, lane=f"{self.name} {lane.runner}")
         lane.begin(question[-1].text if question else "")
@@ -198,7 +181,6 @@ class Race:
                     raise EndpointError("the server is an older EdgeSpec, which cannot race: restart it")
                 lane.note(event, first=first)
                 first = False
-                finished.put_nowait(lane)
                 if lane.seconds >= self.longest_s:
                     return
 
@@ -212,22 +194,20 @@ class Race:
         return min(lane.seconds for lane in self.lanes.values())
 
     def measured(self) -> MeasuredSpeedUp | None:
-        """Returns the speed-up over the time that both have run; None if that is too short."""
-        plain, speculative = (self.lanes[runner].tok_per_s(self._shared_s()) for runner in RUNNERS)
-        return MeasuredSpeedUp(speculative, plain) if plain and speculative and self.guessed else None
+        """Returns the speed-up over the time that both have run; None if that is too short.
 
-    def error(self) -> float | None:
-        """Returns the standard error of the logarithm of the speed-up; None if the race was too short.
-
-        By how far the speed-ups of its parts differ: in each part both ran in turn.
+        Its error: by how far the speed-ups of its parts differ. In each part both ran in turn.
         """
         end, lanes = self._shared_s(), [self.lanes[runner] for runner in RUNNERS]
+        plain, speculative = (lane.tok_per_s(end) for lane in lanes)
+        if not (plain and speculative and self.guessed):
+            return None
         most = min(PARTS, *(bisect_right(lane.times, end) // 2 for lane in lanes))
         for n_parts in range(most, FEWEST - 1, -1):
             speeds = [lane.speeds(end, n_parts) for lane in lanes]
             if all(map(all, speeds)):
                 logs = [math.log(guessing / plain) for plain, guessing in zip(*speeds, strict=True)]
-                return statistics.stdev(logs) / math.sqrt(n_parts)
+                return MeasuredSpeedUp(speculative, plain, statistics.stdev(logs) / math.sqrt(n_parts))
         return None
 
     def comparison(self) -> str:
@@ -246,43 +226,40 @@ def drawn(
 
 
 def together(results: Sequence[MeasuredSpeedUp]) -> MeasuredSpeedUp | None:
-    """Returns the geometric means, whose ratio is the mean speed-up; None of nothing."""
+    """Returns the geometric means, whose ratio is the mean speed-up, and its error; None of nothing."""
     if not results:
         return None
-    speculative = statistics.geometric_mean(one.speculative for one in results)
-    return MeasuredSpeedUp(speculative, statistics.geometric_mean(one.plain for one in results), len(results))
-
-
-def bounds(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> tuple[float, float]:
-    """Returns between which speed-ups that of one race or several lies. errors: of each race."""
-    squares = statistics.fmean(error**2 for error in errors)
+    squares = statistics.fmean(one.error**2 for one in results)
     if len(results) > 1:  # races differ by more than their parts where the machine has slow phases
         squares = max(squares, statistics.variance(math.log(one.speedup) for one in results))
-    mean, half = together(results), SURE * math.sqrt(squares / len(results))
-    assert mean
-    return mean.speedup * math.exp(-half), mean.speedup * math.exp(half)
+    speculative = statistics.geometric_mean(one.speculative for one in results)
+    plain = statistics.geometric_mean(one.plain for one in results)
+    return MeasuredSpeedUp(speculative, plain, math.sqrt(squares / len(results)))
 
 
-def sure_gain(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> float | None:
-    """Returns the speed-up if races could tell it from none; else None. errors: of each race."""
-    if (mean := together(results)) is None:
+def bounds(measured: MeasuredSpeedUp) -> tuple[float, float]:
+    """Returns between which speed-ups a measured one lies."""
+    half = math.exp(SURE * measured.error)
+    return measured.speedup / half, measured.speedup * half
+
+
+def sure_gain(measured: MeasuredSpeedUp | None) -> float | None:
+    """Returns the speed-up if it could be told from none; else None."""
+    if measured is None:
         return None
-    low, high = bounds(results, errors)
-    return None if low < 1 < high else mean.speedup
+    low, high = bounds(measured)
+    return None if low < 1 < high else measured.speedup
 
 
-def verdict(results: Sequence[MeasuredSpeedUp], errors: Sequence[float]) -> str:
-    """Says what one race or several have shown, and whether they could tell it. errors: of each race."""
-    mean = together(results)
-    if mean is None:
-        return "Too few tokens to measure a speed: race a longer answer."
-    x, races = mean.speedup, "this one race" if mean.n == 1 else f"{mean.n} races"
-    faster = "faster" if x >= 1 else "the speed: slower"
-    low, high = bounds(results, errors)
-    between = f"{low:.2f} to {high:.2f}"
-    if sure_gain(results, errors) is None:
-        return f"{x:.2f}x: no difference with speculation that {races} could show ({between}). r races again."
-    return f"{x:.2f}x {faster} with speculation, measured in {races} ({between})."
+def verdict(measured: MeasuredSpeedUp | None, where: str) -> str:
+    """Says what was measured, and whether that could tell a difference. where: "here just now"."""
+    if measured is None:
+        return "Too few tokens to measure a speed."
+    x, (low, high) = measured.speedup, bounds(measured)
+    between = f"measured {where} ({low:.2f} to {high:.2f})"
+    if sure_gain(measured) is None:
+        return f"{x:.2f}x: no difference with speculation that this could show, {between}."
+    return f"{x:.2f}x {'faster' if x >= 1 else 'the speed: slower'} with speculation, {between}."
 
 
 def compared(plain: str, speculative: str, *, greedy: bool) -> str:

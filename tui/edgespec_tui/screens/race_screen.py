@@ -123,8 +123,7 @@ class LanesScreen(ModalScreen[MeasuredSpeedUp | None]):
         """Runs a race on the screen. Raises EdgeSpecError."""
         self._race = race
         self.show_gain(None)
-        async for _ in race.run():
-            pass
+        await race.run()
         self._race = None
         await self._draw(race)
 
@@ -164,7 +163,6 @@ class RaceScreen(LanesScreen):
         self._why = why
         self._next, self._question, self._earlier = race, question, list(earlier)
         self._results: list[MeasuredSpeedUp] = []
-        self._errors: list[float] = []
 
     async def go(self) -> None:
         race = self._next
@@ -177,15 +175,14 @@ class RaceScreen(LanesScreen):
         self._finish(race)
 
     def _finish(self, race: Race) -> None:
-        measured, error = race.measured(), race.error()
-        if measured and error is not None:
+        if measured := race.measured():
             self._results.append(measured)
-            self._errors.append(error)
-        self.measured = together(self._results)
-        result = verdict(self._results, self._errors) if race.guessed else f"{ALIKE} {self._why}".strip()
+        self.measured, n = together(self._results), len(self._results)
+        races = "in this one race" if n == 1 else f"in {n} races"
+        result = verdict(self.measured, races) if race.guessed else f"{ALIKE} {self._why}".strip()
         again = AGAIN if race.lanes["speculative"].text in self._earlier else ""
         self._earlier += [lane.text for lane in race.lanes.values()]
-        self.show_gain(sure_gain(self._results, self._errors))
+        self.show_gain(sure_gain(self.measured))
         self.tell(Content.assemble((result, "bold $primary"), "\n", race.comparison(), again))
 
     def action_again(self) -> None:

@@ -5,7 +5,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -155,18 +155,15 @@ class SessionsScreen(ModalScreen[int | None]):
             self._note("This chat is open: start a new one first (Ctrl+N).")
             return
         title = self._titles[id]
-        if await self._do(self._sessions.deleted(id), f"Deleted {title!r}. Ctrl+Z restores it."):
-            self._sessions.undoable.append((id, title))
+        await self._do(self._sessions.deleted(id, title), f"Deleted {title!r}. Ctrl+Z restores it.")
 
     async def action_undo(self) -> None:
         """Restores the chat that was deleted last."""
-        if not self._sessions.undoable:
-            self._note("Nothing to undo.")
-            return
-        id, title = self._sessions.undoable.pop()
-        await self._do(self._sessions.restored(id), f"{title!r} is back.")
+        undone = self._sessions.undone()
+        if await self._do(undone, ""):
+            self._note(f"{undone.result()!r} is back.")
 
-    async def _do(self, doing: Future[None], done: str) -> bool:
+    async def _do(self, doing: Future[Any], done: str) -> bool:
         try:
             await asyncio.wrap_future(doing)
         except SessionError as error:

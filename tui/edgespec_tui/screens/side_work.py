@@ -2,23 +2,23 @@
 
 from collections.abc import Callable, Coroutine
 
+from textual.screen import Screen
 from textual.worker import Worker
 
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec_tui.tools.markers import as_data
 from edgespec_tui.tools.toolbox import Toolbox
+from edgespec_tui.widgets.notice_line import Kind
+from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import Insert, QuestionText, count_of
 from edgespec_tui.widgets.shell_output import ShellOutput
 
-Start = Callable[[Coroutine[None, None, None]], Worker[None]]
-Put = Callable[[QuestionText], None]
-
 
 class SideWork:
-    """Owns what is being done. start: begins work. put: puts a text before what is written."""
+    """Owns what is being done. tell: shows what went wrong."""
 
-    def __init__(self, start: Start, put: Put, tell: Callable[[str], None]) -> None:
-        self._start, self._put, self._tell = start, put, tell
+    def __init__(self, screen: Screen[None], prompt: PromptInput, tell: Callable[[str, Kind], None]) -> None:
+        self._screen, self._prompt, self._tell = screen, prompt, tell
         self._worker: Worker[None] | None = None
 
     @property
@@ -34,13 +34,17 @@ class SideWork:
         """Begins something. Raises SettingError while something else is being done."""
         if self.running:
             raise SettingError("a command or a summary is still running: Esc stops it")
-        self._worker = self._start(self._reported(work))
+        self._worker = self._screen.run_worker(self._reported(work), group="aside", exit_on_error=False)
 
     async def _reported(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
             await work()
         except EdgeSpecError as error:
-            self._tell(str(error))
+            self._tell(str(error), "error")
+
+    def _put(self, question: QuestionText) -> None:
+        self._prompt.put_before(question)
+        self._prompt.focus()
 
     async def shell(self, command: str, output: ShellOutput) -> None:
         """Runs a command of the user's own; its output goes into the input."""

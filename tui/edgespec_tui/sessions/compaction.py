@@ -37,7 +37,7 @@ async def compacted(
         raise EdgeSpecError("the model wrote no summary: the chat stays as it is")
     own = talk.system.partition(BEGINS)[0].rstrip()  # of an earlier summary, the new one has what matters
     system = "\n\n".join(filter(None, [own, BEGINS + summary]))
-    new = replace(talk, id=None, system=system, turns={}, head=None, draft={}, sampling=dict(talk.sampling))
+    new = replace(talk.copy(), id=None, system=system, turns={}, head=None, draft={})
     for turn in path[first:]:
         added = new.add(turn.role, turn.text, parent=new.head, model=turn.model)
         settings = {name: value for name, value in turn.settings.items() if name != "left_out"}

@@ -7,12 +7,18 @@ what is the same at the beginning of two prompts is not evaluated again.
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from edgespec.errors import EndpointError, PromptTooLongError
 from edgespec.local.attach import OnProgress
 from edgespec_tui.endpoint.endpoint import Endpoint, Message
-from edgespec_tui.sessions.conversation import Conversation, Turn, messages_of, without_old_media
+from edgespec_tui.sessions.conversation import (
+    Conversation,
+    Turn,
+    messages_of,
+    without_media,
+    without_old_media,
+)
 
 ANSWER_SHARE = 4  # at most one part in four of the context is kept free for the answer
 BYTES_PER_TOKEN = 3  # if the endpoint cannot count; few languages have more tokens than that
@@ -72,11 +78,7 @@ async def fit(
 
     def without(left_out: int) -> list[Message]:
         messages = messages_of(path[left_out:], conversation.system)
-        return (
-            messages
-            if old_media
-            else [*(replace(one, media=(), digests=()) for one in messages[:-1]), messages[-1]]
-        )
+        return messages if old_media else without_media(messages)
 
     try:
         whole = await endpoint.count(without(0), on_wait=on_wait)

@@ -133,11 +133,20 @@ class Conversation:
 
     def branch(self, id: int) -> Conversation:
         """Returns a conversation of its own that has the path to `id` and nothing else; not saved yet."""
-        copy = replace(self, id=None, turns={}, head=None, sampling=dict(self.sampling), read_only=False)
-        copy.draft, copy.tools_off, copy.approved = {}, set(self.tools_off), set()
+        copy = self.copy()
+        copy.id, copy.head, copy.draft, copy.read_only = None, id, {}, False
         copy.turns = {turn.id: turn for turn in self.path(id)}
-        copy.head = id
         return copy
+
+    def copy(self) -> Conversation:
+        """Returns a copy that does not change with this one; what was approved is not copied."""
+        return replace(
+            self,
+            sampling=dict(self.sampling),
+            turns=dict(self.turns),
+            tools_off=set(self.tools_off),
+            approved=set(),
+        )
 
     def messages(self, upto: int | None = None) -> list[Message]:
         """Returns the messages for an endpoint: the system prompt and the path, or the path to `upto`."""
@@ -171,4 +180,9 @@ def without_old_media(messages: Sequence[Message], error: EdgeSpecError) -> list
     refused = isinstance(error, EndpointError) and error.status in REFUSED
     if not refused or not any(message.media for message in messages[:-1]):
         return None
+    return without_media(messages)
+
+
+def without_media(messages: Sequence[Message]) -> list[Message]:
+    """Returns messages of which only the last one has its media."""
     return [*(replace(message, media=(), digests=()) for message in messages[:-1]), messages[-1]]

@@ -4,7 +4,6 @@ import html
 import json
 import os
 import re
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
@@ -13,7 +12,6 @@ from pathlib import Path
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.sessions.rows import short_title
 from edgespec_tui.sessions.search import name_of
 from edgespec_tui.tools.values import CALLS, calls_of
 
@@ -23,9 +21,8 @@ NAME_LENGTH = 40  # characters of a file name made from a title
 
 
 def title_of(conversation: Conversation) -> str:
-    """Returns a conversation's title; without one, the beginning of its first question."""
-    questions = (turn.text for turn in conversation.path() if turn.role == "user" and turn.text.strip())
-    return conversation.title or short_title(next(questions, "")) or "Untitled"
+    """Returns a conversation's title."""
+    return conversation.title or "Untitled"
 
 
 def as_markdown(conversation: Conversation) -> str:
@@ -101,18 +98,12 @@ def as_json(conversation: Conversation) -> str:
 
 
 def _turn(turn: Turn) -> dict[str, object]:
+    calls = [asdict(call) for call in calls_of(turn.settings)]
     return {
-        "id": turn.id,
-        "parent": turn.parent,
-        "role": turn.role,
-        "text": turn.text,
-        "reasoning": turn.reasoning,
-        "finish": turn.finish,
-        "model": turn.model,
+        **{name: value for name, value in asdict(turn).items() if name != "runs"},
         "origins": [{"source": source, "characters": count} for source, count in turn.runs],
         "settings": {name: value for name, value in turn.settings.items() if name != CALLS},
-        **({"calls": [asdict(call) for call in calls]} if (calls := calls_of(turn.settings)) else {}),
-        "figures": dict(turn.figures),
+        **({"calls": calls} if calls else {}),
     }
 
 
@@ -163,49 +154,20 @@ def _free(path: Path) -> Path:
     return found
 
 
-def rescue(
-    chats: Sequence[Conversation], *, ask: Callable[[str], str] | None, tell: Callable[[str], None]
-) -> None:
-    """Says which chats are not saved, and writes each to a folder of the user's choice, as JSON.
+def rescue(chats: Sequence[Conversation], tell: Callable[[str], None]) -> None:
+    """Writes the chats that could not be saved to a folder of their own, as JSON, and says where.
 
-    ask: shows a sentence and returns the reply; None if nobody can be asked. Without a reply they
-    go to a folder of their own among the temporary files.
+    It is among the temporary files, where the system finds room. If nothing takes them, their text is shown.
     """
     if not chats:
         return
     titles = ", ".join(repr(title_of(chat)) for chat in chats)
     tell(f"not saved, because the file of chats could not be written: {titles}")
-    while True:
-        try:
-            name = ask("A folder to save them in (Enter: the temporary folder): ").strip() if ask else ""
-        except (EOFError, KeyboardInterrupt, OSError):
-            name, ask = "", None
-        try:
-            folder = Path(name).expanduser() if name else Path(tempfile.mkdtemp(prefix="edgespec-chats-"))
-            folder.mkdir(parents=True, exist_ok=True)
-            for chat in chats:
-                export(chat, str(_free(folder / suggested_name(chat, ".json"))), folder=folder)
-        except (SessionError, OSError, RuntimeError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else None
-            tell(f"{name or 'the temporary folder'} cannot be made: {why}" if why else f"{error}")
-            if ask is None:
-                tell("what was written since then is lost")
-                return
-            continue
-        tell(f"saved completely in {folder}")
-        return
-
-
-def on_terminal() -> Callable[[str], str] | None:
-    """Returns what asks on the terminal; None if there is none."""
-    there = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    return _asked if there else None
-
-
-def _asked(sentence: str) -> str:
-    sys.stderr.write(sentence)
-    sys.stderr.flush()
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError
-    return line
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="edgespec-chats-"))
+        for chat in chats:
+            export(chat, str(_free(folder / suggested_name(chat, ".json"))), folder=folder)
+    except (SessionError, OSError) as error:
+        tell("\n\n".join([f"no file takes them ({error}); this is their text:", *map(as_markdown, chats)]))
+    else:
+        tell(f"saved completely in {folder}: move them, because the system empties that folder")

@@ -3,14 +3,10 @@
 The lock is the operating system's, on a file of the session's own, so `kill -9` releases it too.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-
-from edgespec.errors import SessionError
-from edgespec_tui.sessions.search import short_name_of
 
 
 class SessionLocks:
@@ -47,14 +43,3 @@ class SessionLocks:
     def give_all_back(self) -> None:
         for id in list(self._held):
             self.give_back(id)
-
-    @contextmanager
-    def held(self, id: int, *, keep: bool) -> Iterator[None]:
-        """In a `with`, a session is ours; it is released after, unless `keep`. Raises SessionError."""
-        if not self.take(id):
-            raise SessionError(f"chat {short_name_of(id)} is open in another window: close it there first")
-        try:
-            yield
-        finally:
-            if not keep:
-                self.give_back(id)

@@ -5,14 +5,13 @@ Each function is one statement or a few on a connection whose transaction the ca
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from edgespec_tui.sessions.conversation import Conversation, Runs, Turn
+from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.values import calls_of
 
-TITLE_LENGTH = 60  # of a title made from the first question
 GROWS = ("parent", "text", "reasoning", "finish", "model", "runs", "figures", "settings")
 WRITE_TURN = (
     f"INSERT INTO turns (session, id, role, created, {', '.join(GROWS)}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?) "
@@ -22,21 +21,11 @@ WRITE_TURN = (
 
 
 @dataclass(frozen=True, slots=True)
-class SessionHead:
-    """What is saved of a conversation besides its turns."""
-
-    title: str
-    system: str
-    settings: str  # JSON
-    head: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Listed:
     """A session in a list."""
 
     id: int
-    title: str  # its own, or the beginning of its first question
+    title: str
     changed: float  # seconds since 1970
     questions: int = 0
     model: str = ""  # that answered last
@@ -44,59 +33,44 @@ class Listed:
     excerpt: str = ""  # where a search found it, else empty
 
 
-@dataclass(slots=True)
-class Changes:
-    """What is new in one session: its head, and turns by their number."""
-
-    head: SessionHead
-    turns: dict[int, Turn] = field(default_factory=dict)
-
-
-def head_of(conversation: Conversation) -> SessionHead:
-    """Returns what is saved of a conversation besides its turns."""
+def write(
+    connection: sqlite3.Connection, talk: Conversation, known: Mapping[int, Turn], *, now: float
+) -> None:
+    """Writes a session: what it is besides its turns, and those that are not `known` to be in the file."""
     settings = {
-        "sampling": dict(conversation.sampling),
-        "seed": conversation.seed,
-        "max_tokens": conversation.max_tokens,
-        **({"draft": dict(conversation.draft)} if conversation.draft else {}),
-        **({"tools_off": sorted(conversation.tools_off)} if conversation.tools_off else {}),
+        "sampling": talk.sampling,
+        "seed": talk.seed,
+        "max_tokens": talk.max_tokens,
+        **({"draft": dict(talk.draft)} if talk.draft else {}),
+        **({"tools_off": sorted(talk.tools_off)} if talk.tools_off else {}),
     }
-    return SessionHead(
-        clean(conversation.title), clean(conversation.system), json.dumps(settings), conversation.head
-    )
-
-
-def write(connection: sqlite3.Connection, id: int, changes: Changes, *, now: float) -> None:
-    """Writes a session's head and those of its turns that changed."""
-    head = changes.head
     connection.execute(
         "INSERT INTO sessions (id, title, system, settings, head, created, changed) VALUES (?,?,?,?,?,?,?) "
         "ON CONFLICT (id) DO UPDATE SET title = excluded.title, system = excluded.system, "
         "settings = excluded.settings, head = excluded.head, changed = excluded.changed",
-        (id, head.title, head.system, head.settings, head.head, now, now),
+        (talk.id, clean(talk.title), clean(talk.system), json.dumps(settings), talk.head, now, now),
     )
-    for turn in changes.turns.values():
-        (row,) = connection.execute(WRITE_TURN, (id, turn.id, turn.role, now, *_grown(turn))).fetchone()
+    for turn in talk.turns.values():
+        if known.get(turn.id) is turn:
+            continue
+        (row,) = connection.execute(WRITE_TURN, (talk.id, turn.id, turn.role, now, *_grown(turn))).fetchone()
         if turn.finish is not None or turn.role == "user":  # not at every write while an answer grows
-            index(connection, row, searched_text(turn))
+            connection.execute(
+                "INSERT OR REPLACE INTO words (rowid, text) VALUES (?, ?)", (row, searched_text(turn))
+            )
 
 
 def _grown(turn: Turn) -> tuple[int | str | None, ...]:
     """Returns what may change in a turn: the columns of `GROWS`."""
-    texts = clean(turn.text), clean(turn.reasoning), turn.finish, turn.model
+    texts = clean(turn.text), clean(turn.reasoning), turn.finish, clean(turn.model)
     values = (turn.runs, dict(turn.figures), dict(turn.settings))
     return turn.parent, *texts, *map(json.dumps, values)
-
-
-def index(connection: sqlite3.Connection, row: int, text: str) -> None:
-    """Lets a turn's text be found."""
-    connection.execute("INSERT OR REPLACE INTO words (rowid, text) VALUES (?, ?)", (row, clean(text)))
 
 
 def searched_text(turn: Turn) -> str:
     """Returns what a turn is found by: its text, and its calls with their results."""
     calls = (f"{call.title} {call.arguments}\n{call.result}" for call in calls_of(turn.settings))
-    return "\n".join([turn.text, *calls])
+    return clean("\n".join([turn.text, *calls]))
 
 
 def clean(text: str) -> str:
@@ -104,86 +78,52 @@ def clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def finish_unfinished(connection: sqlite3.Connection, id: int) -> None:
-    """Marks an answer that a crash cut off as cancelled, so that it counts as an answer."""
-    rows = connection.execute(
-        "UPDATE turns SET finish = 'cancelled' WHERE session = ? AND finish IS NULL AND role = 'assistant' "
-        "RETURNING row, text",
-        (id,),
-    ).fetchall()
-    for row, text in rows:
-        index(connection, row, text)
-
-
-def unfinished(connection: sqlite3.Connection) -> list[int]:
-    """Returns the sessions in which an answer is not finished."""
-    found = connection.execute(
-        "SELECT DISTINCT session FROM turns WHERE finish IS NULL AND role = 'assistant'"
-    )
-    return [id for (id,) in found]
-
-
 def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
     """Returns a session, or None if no session has this number (or it is deleted).
 
-    Damaged parts are left out: a figure, an origin, the place of a turn among the others.
+    Raises ValueError, TypeError or AttributeError for rows that this program did not write so.
     """
     head = connection.execute(
         "SELECT title, system, settings, head FROM sessions WHERE id = ? AND deleted IS NULL", (id,)
     ).fetchone()
     if head is None:
         return None
-    settings = _object(head[2])
+    settings = json.loads(head[2])
     rows = connection.execute(
         "SELECT id, parent, role, text, reasoning, finish, runs, figures, model, settings FROM turns "
         "WHERE session = ? ORDER BY id",
         (id,),
     )
-    turns = [Turn(*(*row[:6], _runs(row[6]), _object(row[7]), row[8], _object(row[9]))) for row in rows]
-    ids = {turn.id for turn in turns}
-    return Conversation(
+    talk = Conversation(
         id=id,
         title=head[0],
         system=head[1],
         sampling=settings.get("sampling", {}),
         seed=settings.get("seed"),
         max_tokens=settings.get("max_tokens"),
-        turns={turn.id: _rooted(turn, ids) for turn in turns},
-        draft=draft if isinstance(draft := settings.get("draft"), dict) else {},
-        tools_off=set(map(str, off)) if isinstance(off := settings.get("tools_off"), list) else set(),
-        head=head[3] if head[3] is None or head[3] in ids else max(ids, default=None),
+        turns={row[0]: _turn(row) for row in rows},
+        draft=settings.get("draft", {}),
+        tools_off=set(settings.get("tools_off", ())),
+        head=head[3],
     )
+    for turn in talk.turns.values():
+        if turn.parent is not None and not (turn.parent in talk.turns and turn.parent < turn.id):
+            raise ValueError(f"turn {turn.id} follows turn {turn.parent}")
+    if talk.head is not None and talk.head not in talk.turns:
+        raise ValueError(f"turn {talk.head} is not there")
+    return talk
 
 
-def _rooted(turn: Turn, ids: set[int]) -> Turn:
-    """Returns a turn; one whose parent is not among the turns before it moves to the beginning."""
-    lost = turn.parent is not None and not (turn.parent in ids and turn.parent < turn.id)
-    return replace(turn, parent=None) if lost else turn
+def _turn(row: Sequence[Any]) -> Turn:
+    runs = tuple((str(source), int(count)) for source, count in json.loads(row[6]))
+    figures, settings = dict(json.loads(row[7])), dict(json.loads(row[9]))
+    return Turn(*(*row[:6], runs, figures, row[8], settings))
 
 
-def _object(text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _runs(text: str) -> Runs:
-    try:
-        return tuple((str(source), int(count)) for source, count in json.loads(text))
-    except (ValueError, TypeError):
-        return ()
-
-
-TITLE = (
-    "CASE WHEN title != '' THEN title ELSE coalesce((SELECT trim(text) FROM turns WHERE session = s.id "
-    "AND role = 'user' ORDER BY id LIMIT 1), '') END"
-)
 LAST = "FROM turns WHERE session = s.id AND role = 'assistant' ORDER BY id DESC LIMIT 1"
 BEGINNING = 60  # characters of an answer
 LIST = (
-    f"SELECT s.id, {TITLE}, changed, (SELECT count(*) FROM turns WHERE session = s.id AND role = 'user'), "
+    "SELECT s.id, title, changed, (SELECT count(*) FROM turns WHERE session = s.id AND role = 'user'), "
     f"coalesce((SELECT model {LAST}), ''), coalesce((SELECT substr(text, 1, {BEGINNING}) {LAST}), '') "
     "FROM sessions s WHERE deleted IS NULL"
 )
@@ -197,13 +137,7 @@ def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
 def as_listed(row: Sequence[Any], excerpt: str = "") -> Listed:
     """Returns a row of `LIST` as a value."""
     id, title, changed, questions, model, last = row
-    return Listed(id, short_title(title), changed, questions, model, " ".join(last.split()), excerpt)
-
-
-def short_title(text: str) -> str:
-    """Returns the first line of a text, cut if it is long."""
-    line = text.strip().partition("\n")[0].rstrip()
-    return line if len(line) <= TITLE_LENGTH else line[: TITLE_LENGTH - 1].rstrip() + "…"
+    return Listed(id, title, changed, questions, model, " ".join(last.split()), excerpt)
 
 
 UNSET_S = 30 * 31_557_600

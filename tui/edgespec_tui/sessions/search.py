@@ -18,14 +18,13 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
     if not words:
         return listed(connection, limit=limit)
     held, texts = _held("w", words)
-    titled = " AND ".join("title LIKE ? ESCAPE '!'" for _ in words)
-    titles = [f"%{_escaped(word)}%" for word in words]
+    titled = " AND ".join("instr(lower(title), lower(?))" for _ in words)
     rows = connection.execute(
         "SELECT f.*, (SELECT w.text FROM words w JOIN turns t ON t.row = w.rowid "
         f"WHERE t.session = f.id AND {held} ORDER BY t.id LIMIT 1) "
         f"FROM ({LIST} AND (({titled}) OR s.id IN (SELECT session FROM turns WHERE row IN "
         f"(SELECT w.rowid FROM words w WHERE {held}))) ORDER BY changed DESC LIMIT ?) f",
-        (*texts, *titles, *texts, limit),
+        (*texts, *words, *texts, limit),
     )
     return [as_listed(row, excerpt(text or "", words)) for *row, text in rows]
 
@@ -44,12 +43,10 @@ def _held(table: str, words: Sequence[str]) -> tuple[str, list[str]]:
     long = [word for word in words if len(word) >= 3]
     short = [word for word in words if len(word) < 3]
     matched = " AND ".join('"' + word.replace('"', '""') + '"' for word in long)
-    conditions = [f"{table}.text MATCH ?"] * bool(long) + [f"{table}.text LIKE ? ESCAPE '!'"] * len(short)
-    return " AND ".join(conditions), [matched] * bool(long) + [f"%{_escaped(word)}%" for word in short]
-
-
-def _escaped(word: str) -> str:
-    return word.replace("!", "!!").replace("%", "!%").replace("_", "!_")
+    conditions = [f"{table}.text MATCH ?"] * bool(long) + [f"instr(lower({table}.text), lower(?))"] * len(
+        short
+    )
+    return " AND ".join(conditions), [matched] * bool(long) + short
 
 
 def excerpt(text: str, words: Iterable[str]) -> str:

@@ -5,8 +5,8 @@ that cannot be opened for writing is read as far as that is possible. A damaged 
 copy takes its place, which is made by the first writing of a run and at its end.
 """
 
+import os
 import sqlite3
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,21 +21,23 @@ _T = TypeVar("_T")
 class SessionStorage:
     """The connection of the sessions' thread, which alone uses it.
 
-    failing: why nothing can be written now, or "". was_open: it could be written once. unread: why nothing of
-    the file can be read, or "". busy_until: when other programs are no longer waited for.
+    failing: why nothing can be written now, or "". was_open: it could be written once.
     """
 
     def __init__(
-        self, path: Path | None, *, on_notice: Callable[[str], None], clock: Callable[[], float]
+        self,
+        path: Path | None,
+        *,
+        on_notice: Callable[[str], None],
+        on_replaced: Callable[[], None],
+        clock: Callable[[], float],
     ) -> None:
-        """path: None keeps everything in memory."""
-        self._path, self._tell, self._clock = path, on_notice, clock
+        """path: None keeps everything in memory. on_replaced: called once another file is in its place."""
+        self._path, self._tell, self._on_replaced, self._clock = path, on_notice, on_replaced, clock
         self._file: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None  # while there is no `_file`
-        self.recover: Callable[[sqlite3.Connection], None] = lambda _: None  # sets up an opened file
-        self.failing = self.unread = ""
+        self.failing = ""
         self.was_open = self._changed = False
-        self.busy_until = float("inf")  # seconds, monotonic
 
     def do(self, work: Callable[[sqlite3.Connection], _T], *, reading: bool = False) -> _T:
         """Does work on the rows, wholly or not at all; raises SessionError if that is impossible.
@@ -44,22 +46,27 @@ class SessionStorage:
         """
         try:
             try:
-                result = self._whole(self._connected(reading), work, reading)
+                result = self._whole(work, reading)
             except sqlite3.Error as error:
-                if self._path is None or self._file is None or not database.is_damage(error):
+                if self._path is None or not database.is_damage(error):
                     raise
                 self._replace(self._path, error)
-                result = self._whole(self._connected(reading), work, reading)
+                result = self._whole(work, reading)
         except (sqlite3.Error, OSError) as error:
             why = _reason(self._path, error)
             if not reading:
                 self._fail(why)
             raise SessionError(why) from None
-        if not reading:
-            if not self._changed:
-                self._changed = True
-                self._copy()
+        if not (reading or self._changed):
+            self._changed = True
+            self._copy()
         return result
+
+    def _whole(self, work: Callable[[sqlite3.Connection], _T], reading: bool) -> _T:
+        connection = self._connected(reading)
+        with connection:
+            connection.execute("BEGIN" if reading else "BEGIN IMMEDIATE")
+            return work(connection)
 
     def all_written(self) -> None:
         """Notes that nothing is kept elsewhere any more."""
@@ -71,45 +78,31 @@ class SessionStorage:
         if not self.failing:
             self._tell(
                 f"chats are not saved for now: {why}; what you write is kept in memory, is saved as soon as "
-                "that works, and is offered as a file at the end"
+                "that works, or goes to a file at the end"
             )
         self.failing = why
 
     def _connected(self, reading: bool) -> sqlite3.Connection:
         """Returns the connection to the file, opened if it can be; to read, one that only reads will do."""
-        if self._file is None and self._path is None:
-            self._file = database.in_memory()
         if self._file is not None:
             return self._file
-        assert self._path is not None
         try:
-            self._file = self._opened(self._path)
+            self._file = database.in_memory() if self._path is None else database.opened(self._path)
         except (SessionError, sqlite3.Error, OSError) as error:
+            assert self._path is not None
+            if database.is_damage(error):
+                raise
             self._fail(_reason(self._path, error))
             if not reading:
                 raise
-            return self._reading(self._path)
-        self.was_open, self.unread = True, ""
-        with suppress(sqlite3.Error):  # a full disk: it is done by the next program
-            self._whole(self._file, self.recover, False)
-        return self._file
-
-    def _opened(self, path: Path) -> sqlite3.Connection:
-        try:
-            return database.opened(path)
-        except sqlite3.Error as error:
-            if not database.is_damage(error):
-                raise
-            self._replace(path, error)
-            return database.opened(path)
-
-    def _reading(self, path: Path) -> sqlite3.Connection:
-        if self._reader is None:
-            self._reader = database.reader(path)
             if self._reader is None:
-                with suppress(OSError):
-                    self.unread = self.failing if path.exists() else ""
-        return self._reader or database.in_memory()
+                found = None if isinstance(error, SessionError) else database.reader(self._path)
+                if found is None and os.path.exists(self._path):
+                    raise
+                self._reader = found or database.in_memory()
+            return self._reader
+        self.was_open = self._path is not None
+        return self._file
 
     def _replace(self, path: Path, error: sqlite3.Error) -> None:
         """Sets a damaged file aside, and puts its last copy in its place. Raises OSError."""
@@ -124,20 +117,7 @@ class SessionStorage:
         self._tell(
             f"the chats in {path.name} are damaged ({error}): the file is kept as {aside}, and {chats}"
         )
-
-    def _whole(
-        self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection], _T], reading: bool
-    ) -> _T:
-        until = min(time.monotonic() + database.BUSY_S, self.busy_until)
-        database.begin(connection, "BEGIN" if reading else "BEGIN IMMEDIATE", until=until)
-        try:
-            result = work(connection)
-            connection.execute("COMMIT")
-            return result
-        except BaseException:
-            with suppress(sqlite3.Error):
-                connection.execute("ROLLBACK")
-            raise
+        self._on_replaced()
 
     def _copy(self) -> None:
         """Copies the file, or removes the last copy: it may have what was deleted since."""
@@ -151,11 +131,11 @@ class SessionStorage:
 
     def close(self) -> None:
         """Closes the file; what was overwritten in it is so on the disk as well, and in its copy."""
-        if self._file is not None:
-            with suppress(sqlite3.Error):  # another program reads it: whoever closes it last does this
-                self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            if self._changed:
-                self._copy()
+        if self._file is not None and self._changed:
+            if not self.failing:
+                with suppress(sqlite3.Error):  # another program reads it: whoever closes it last does this
+                    self._file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._copy()
         for connection in (self._file, self._reader):
             if connection is not None:
                 connection.close()

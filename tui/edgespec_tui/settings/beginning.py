@@ -111,8 +111,7 @@ def first_conversation(
     elif arguments.resume is not None:
         found = sessions.newest().result()
         if found is None:
-            why = f"no chat can be continued: {sessions.storage.unread}" if sessions.storage.unread else ""
-            raise SessionError(why or "there is no chat to continue yet: leave out -c")
+            raise SessionError("there is no chat to continue yet: leave out -c")
         talk = found
     else:
         return beginning.settings.new_conversation()

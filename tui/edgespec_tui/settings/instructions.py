@@ -11,7 +11,7 @@ from pathlib import Path
 
 from edgespec.errors import SettingError
 from edgespec.system import config
-from edgespec.system.named_file import regular_content
+from edgespec.system.named_file import regular_content, regular_text
 from edgespec_models.kept_file import write_whole
 
 NAME = "AGENTS.md"
@@ -34,17 +34,15 @@ def files(folder: Path | None = None) -> list[Path]:
 
 def text(found: Sequence[Path]) -> str:
     """Returns what they say. Raises SettingError."""
-    parts, room = [], LARGEST
-    for path in found:
-        try:
-            content = regular_content(path, most=room)
-            parts.append(content.decode("utf-8-sig").strip())
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingError(f"{path} cannot be read: {error}") from None
-        room -= len(content)
-        if room < 0:
-            raise SettingError(f"{path} is too long: instructions may have {LARGEST:,} bytes in all")
-    return "\n\n".join(filter(None, parts))
+    try:
+        whole = "\n\n".join(filter(None, (regular_text(path, most=LARGEST).strip() for path in found)))
+    except OSError as error:
+        raise SettingError(f"{error.filename} has gone: ask again") from None
+    if len(whole.encode()) > LARGEST:
+        raise SettingError(
+            f"{found[0]} and others have more than {LARGEST:,} bytes: too many for instructions"
+        )
+    return whole
 
 
 def without(system: str) -> str:

@@ -1,11 +1,10 @@
 """Defaults of new chats, and how the app looks: read from a TOML file that people may write by hand.
 
-A value that cannot be used is left out and becomes a complaint, one sentence with file, line, key, value and
-what is allowed; the rest of the file applies.
+A value that cannot be used is left out and becomes a complaint, one sentence with file, key, value and what
+is allowed; the rest of the file applies.
 """
 
 import os
-import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
@@ -16,7 +15,7 @@ from typing import Any
 from edgespec.core.values import DRAFT_LENGTHS, DRAFTERS, DrafterName
 from edgespec.errors import SettingError
 from edgespec.sampling.settings import NUMBERS, Number
-from edgespec.system.named_file import regular_content
+from edgespec.system.named_file import regular_text
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings import instructions
 from edgespec_tui.settings.values import ANSWER, meant
@@ -28,7 +27,6 @@ ROUNDS, SECONDS = Number(MOST_ROUNDS, 1, 100), Number(CALL_S, 1, 3600)
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
 MOST_SHOWN = 8  # complaints about one file
-Complaints = list[tuple[str, str]]  # (key with its table, as "sampling.temperature"; sentence)
 SHOWN = 60  # characters of a wrong value that a complaint quotes
 
 
@@ -79,30 +77,20 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     A missing file counts as empty. known: None does not check themes and keys.
     """
     try:
-        content = regular_content(path, most=LARGEST)
-        if len(content) > LARGEST:
-            return Settings(), (f"{path} is larger than {LARGEST:,} bytes: using the defaults",)
-        text = content.decode("utf-8-sig")
-        complaints: Complaints = []
-        settings = _settings(tomllib.loads(text), complaints, known)
+        complaints: list[str] = []
+        settings = _settings(tomllib.loads(regular_text(path, most=LARGEST)), complaints, known)
     except (FileNotFoundError, NotADirectoryError):
         return Settings(), ()
-    except OSError as error:
+    except SettingError as error:
         if not os.access(path.parent, os.X_OK):  # somebody else's home: nobody has set anything here
             return Settings(), ()
-        return Settings(), (f"{path} cannot be read ({error.strerror}): using the defaults",)
-    except UnicodeDecodeError:
-        return Settings(), (f"{path} is not UTF-8 text: using the defaults",)
+        return Settings(), (f"{error}: using the defaults",)
     except ValueError as error:  # TOMLDecodeError, or a number that is too long
         why = str(error)
         return Settings(), (f"{path} is not TOML: {why[:1].lower()}{why[1:]}; using the defaults",)
     except RecursionError:
         return Settings(), (f"{path} is nested too deeply: using the defaults",)
-    lines = text.splitlines()
-    shown = []
-    for key, sentence in complaints[:MOST_SHOWN]:
-        line = _line_of(lines, key)
-        shown.append(f"{path}{f' line {line}' if line else ''}: {sentence}")
+    shown = [f"{path}: {sentence}" for sentence in complaints[:MOST_SHOWN]]
     if len(complaints) > MOST_SHOWN:
         shown.append(f"{path}: {len(complaints) - MOST_SHOWN:,} more values cannot be used")
     return settings, tuple(shown)
@@ -111,23 +99,24 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
 class _Table:
     """One table of the file: values are taken out of it, and the rest is unknown."""
 
-    def __init__(self, name: str, values: object, complaints: Complaints) -> None:
-        self.name, self._complaints = name, complaints
+    def __init__(self, name: str, values: object, complaints: list[str]) -> None:
+        self.name, self._complaints, self._asked = name, complaints, list[str]()
         self.values: dict[str, Any] = {}
         if isinstance(values, dict):
             self.values = dict(values)
         elif values is not None:
-            self.complain("", f"{name} is {_shown(values)}: it must be a table, [{name}]")
+            complaints.append(f"{name} is {_shown(values)}: it must be a table, [{name}]")
 
-    def complain(self, key: str, sentence: str) -> None:
-        self._complaints.append((f"{self.name}.{key}".rstrip("."), sentence))
+    def complain(self, key: str, wrong: str) -> None:
+        self._complaints.append(f"{self.name}.{key} is {wrong}")
 
     def take(self, key: str, is_right: Callable[[Any], bool], allowed: str) -> Any:
         """Returns a value, None if it is missing or wrong."""
+        self._asked.append(key)
         value = self.values.pop(key, None)
         if value is None or is_right(value):
             return value
-        self.complain(key, f"{self.name}.{key} is {_shown(value)}: it must be {allowed}")
+        self.complain(key, f"{_shown(value)}: it must be {allowed}")
         return None
 
     def number(self, key: str, number: Number) -> Any:
@@ -140,13 +129,13 @@ class _Table:
     def text(self, key: str) -> str:
         return str(self.take(key, lambda value: isinstance(value, str), "a text in quotes") or "")
 
-    def end(self, known: Collection[str]) -> None:
-        """Complains about what is left."""
+    def end(self) -> None:
+        """Complains about what was not asked for."""
         for key in self.values:
-            self.complain(key, f"{self.name}.{key} is not known{meant(key, known)}")
+            self.complain(key, f"not known{meant(key, self._asked)}")
 
 
-def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | None) -> Settings:
+def _settings(tables: dict[str, Any], complaints: list[str], known: AppNames | None) -> Settings:
     names = ("chat", "sampling", "speculation", "screen", "tools", "keys")
     chat, sampling, speculation, screen, tools = (
         _Table(name, tables.get(name), complaints) for name in names[:-1]
@@ -170,46 +159,39 @@ def _settings(tables: dict[str, Any], complaints: Complaints, known: AppNames | 
         call_s=tools.number("seconds", SECONDS) or CALL_S,
         keys=_keys(tables.get("keys"), complaints, known),
     )
-    chat.end(("system", "model", "max_tokens", "seed"))
-    sampling.end(NUMBERS)
-    speculation.end(("on", "drafter", "draft_length"))
-    tools.end(("rounds", "seconds"))
-    screen.end(("theme", "panel", "tint", "shell", "notify"))
+    for table in (chat, sampling, speculation, screen, tools):
+        table.end()
     for name in tables.keys() - set(names):
-        complaints.append((name, f"[{name}] is not known{meant(name, names)}"))
+        complaints.append(f"[{name}] is not known{meant(name, names)}")
     return settings
 
 
 def _theme(screen: _Table, known: AppNames | None) -> str:
-    themes = known.themes if known else ()
-    allowed = f"one of {', '.join(sorted(themes))}" if themes else "a text in quotes"
-    right = screen.take(
-        "theme", lambda value: isinstance(value, str) and (not themes or value in themes), allowed
-    )
-    return right or ""
+    if known is None:
+        return screen.text("theme")
+    themes = known.themes
+    allowed = f"one of {', '.join(sorted(themes))}"
+    return str(screen.take("theme", lambda value: value in themes, allowed) or "")
 
 
-def _keys(values: object, complaints: Complaints, known: AppNames | None) -> dict[str, str]:
+def _keys(values: object, complaints: list[str], known: AppNames | None) -> dict[str, str]:
     """Returns keys by what they do. `chat.panel = "f2"` is a table in a table for TOML."""
     table = _Table("keys", values, complaints)
     found: dict[str, str] = {}
     users: dict[str, str] = {}
     for action, wanted in _flat(table.values):
         if known and action not in known.actions:
-            table.complain(action, f"keys.{action} is not known{meant(action, known.actions)}")
+            table.complain(action, f"not known{meant(action, known.actions)}")
             continue
         keys = [key.strip() for key in wanted.split(",")] if isinstance(wanted, str) else []
         wrong = [key for key in keys if not key or (known and not known.is_key(key))]
         if wrong or not keys:
-            shown = _shown(wrong[0] if wrong else wanted)
             allowed = "a key like f2, ctrl+r or escape, several with commas"
-            table.complain(action, f"keys.{action} is {shown}: it must be {allowed}")
+            table.complain(action, f"{_shown(wrong[0] if wrong else wanted)}: it must be {allowed}")
             continue
         taken = next(((key, users[key]) for key in keys if key in users), None)
         if taken and _scope(taken[1]) == _scope(action):
-            table.complain(
-                action, f"keys.{action} is {_shown(taken[0])}, which is that of {taken[1]} already"
-            )
+            table.complain(action, f"{_shown(taken[0])}, which is that of {taken[1]} already")
             continue
         users.update(dict.fromkeys(keys, action))
         found[action] = ",".join(keys)
@@ -232,22 +214,6 @@ def _flat(values: Mapping[str, object], above: str = "") -> Iterator[tuple[str, 
 def _shown(value: object) -> str:
     text = {True: "true", False: "false"}.get(value, "") if isinstance(value, bool) else repr(value)
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
-
-
-def _line_of(lines: list[str], key: str) -> int | None:
-    """Returns the line of a key such as "sampling.temperature", counted from 1; None if it is not found."""
-    table, _, name = key.partition(".")
-    inside = ""
-    for number, line in enumerate(lines, 1):
-        if header := re.match(r"\s*\[\s*([^\[\]]+?)\s*\]", line):
-            inside = header[1].replace('"', "")
-            if not name and inside == table:
-                return number
-        elif found := re.match(r"""\s*([\w.\-"']+)\s*=""", line):
-            here = found[1].replace('"', "").replace("'", "")
-            if key in (f"{inside}.{here}".lstrip("."), here if not inside else None):
-                return number
-    return None
 
 
 TEMPLATE = """\

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edgespec.errors import SettingError
 from edgespec.system import config
-from edgespec.system.named_file import regular_content
+from edgespec.system.named_file import regular_text
 from edgespec_models.kept_file import write_whole
 
 ENDING = ".md"
@@ -40,20 +40,13 @@ class SystemPrompts:
         """Returns a prompt. Raises SettingError if none has that name, or it cannot be used."""
         path = self._path(name)
         try:
-            content = regular_content(path, most=LARGEST)
-            if len(content) > LARGEST:
-                raise SettingError(f"{path} is larger than {LARGEST:,} bytes: no system prompt is that long")
-            return content.decode("utf-8-sig").strip()
-        except FileNotFoundError:
+            return regular_text(path, most=LARGEST).strip()
+        except (FileNotFoundError, NotADirectoryError):
             known = ", ".join(self.names())
             raise SettingError(
                 f"there is no saved system prompt {name!r}: "
                 + (f"there are {known}" if known else f"/prompts save {name} saves the one in use")
             ) from None
-        except UnicodeDecodeError:
-            raise SettingError(f"{path} is not a text file (UTF-8): save it as one") from None
-        except OSError as error:
-            raise SettingError(f"{path} cannot be read: {error.strerror}") from None
 
     def save(self, name: str, text: str) -> Path:
         """Writes a prompt, replacing an older one of that name. Raises SettingError."""

@@ -162,22 +162,9 @@ def room_in(n_ctx: int | None) -> int:
     return MOST_ROOM if n_ctx is None else min(MOST_ROOM, max(LEAST_ROOM, n_ctx))
 
 
-async def allow_all(_proposal: Proposal) -> Decision:
-    """Allows every call."""
-    return "once"
-
-
-async def allow_none(_proposal: Proposal) -> Decision:
-    """Allows no call."""
-    return "no"
-
-
-async def allow_reading(proposal: Proposal) -> Decision:
-    """Allows calls of tools of which their server says that they only read."""
-    return "once" if proposal.tool.reads_only else "no"
-
-
-DECISIONS = {"all": allow_all, "none": allow_none, "read": allow_reading}
+async def by_rule(rule: str, proposal: Proposal) -> Decision:
+    """Decides without asking: "all" allows every call, "read" those of tools that only read, "none" none."""
+    return "once" if rule == "all" or (rule == "read" and proposal.tool.reads_only) else "no"
 
 
 def messages_of_calls(text: str, calls: Sequence[Call]) -> list[tuple[Role, str, dict[str, Any]]]:

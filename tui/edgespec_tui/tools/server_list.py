@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from edgespec.errors import SettingError
 from edgespec.system import config
-from edgespec.system.named_file import regular_content
+from edgespec.system.named_file import regular_text
 from edgespec_models.kept_file import write_whole
 
 FILE = "mcp.json"
@@ -81,15 +81,10 @@ def _entries(path: Path) -> dict[str, Any]:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        content = regular_content(path, most=LARGEST)
+        text = regular_text(path, most=LARGEST)
+        document = json.loads(text) if text.strip() else {}
     except (FileNotFoundError, NotADirectoryError):
         return {}
-    except OSError as error:
-        raise SettingError(f"{path} cannot be read: {error.strerror or error}") from None
-    if len(content) > LARGEST:
-        raise SettingError(f"{path} is larger than {LARGEST:,} bytes: it is no list of servers")
-    try:
-        document = json.loads(content.decode("utf-8-sig")) if content.strip() else {}
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{path} is not JSON: {error}") from None
     if not isinstance(document, dict):
@@ -137,10 +132,10 @@ def server_of(name: str, entry: object, path: Path) -> ToolServer:
     )
 
 
-def put(path: Path, server: ToolServer, *, replace: bool = False) -> None:
+def put(path: Path, server: ToolServer) -> None:
     """Adds a server to a file, and leaves the rest as it is. Raises SettingError."""
     document, entries = _document(path), _entries(path)
-    if server.name in entries and not replace:
+    if server.name in entries:
         raise SettingError(f"there is a server {server.name!r} already: remove it first, or choose a name")
     entries[server.name] = server_of(server.name, server.entry(), path).entry()
     _write(path, {**document, SERVERS: entries})

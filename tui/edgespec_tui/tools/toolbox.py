@@ -88,16 +88,6 @@ class Toolbox:
         connection = await self._connected(self._place(tool.server))
         return await connection.call(tool.name, arguments)
 
-    async def resources(self) -> list[tuple[str, str, str]]:
-        """Returns (server, name, address) of each resource of the servers that can be reached."""
-        found = []
-        for name, place in self._places.items():
-            try:
-                found += [(name, *one) for one in await (await self._connected(place)).resources()]
-            except ToolServerError as error:
-                place.fault = str(error)
-        return found
-
     async def prompts(self) -> list[tuple[str, str, tuple[str, ...]]]:
         """Returns (server, name, arguments) of each prompt of the servers that can be reached."""
         found = []

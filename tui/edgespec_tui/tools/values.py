@@ -4,11 +4,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 CALLS = "calls"  # the setting of a turn that has its calls
 Outcome = Literal["asked", "done", "failed", "refused", "stopped"]
-OUTCOMES = ("asked", "done", "failed", "refused", "stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +91,6 @@ def _call(entry: Mapping[str, Any]) -> Call:
     texts = (call.id, call.name, call.arguments, call.server, call.tool, call.result, call.kept)
     numbers = (call.round, call.at)
     right = all(isinstance(one, str) for one in texts) and all(isinstance(one, int) for one in numbers)
-    if not (right and call.outcome in OUTCOMES and isinstance(call.seconds, int | float)):
+    if not (right and call.outcome in get_args(Outcome) and isinstance(call.seconds, int | float)):
         raise ValueError
     return call

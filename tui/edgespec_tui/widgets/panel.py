@@ -5,6 +5,7 @@ import textwrap
 from collections import Counter
 from dataclasses import dataclass
 
+from rich.filesize import decimal
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Sparkline, Static
@@ -29,7 +30,7 @@ class MeasuredSpeedUp:
 
     speculative: float
     plain: float
-    n: int = 1  # comparisons
+    error: float  # standard error of the logarithm of the speed-up
 
     @property
     def speedup(self) -> float:
@@ -45,13 +46,6 @@ class PanelState:
     used: int | None = None
     measured: MeasuredSpeedUp | None = None
     instructions: bool = False  # the system prompt has those of the project
-
-
-def size_words(n_bytes: int) -> str:
-    """Returns a size as people say it."""
-    if n_bytes < 1e6:
-        return f"{n_bytes / 1e3:.0f} kB"
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
 
 
 def bar(share: float, width: int) -> str:
@@ -126,7 +120,7 @@ def _context(state: PanelState) -> list[tuple[str, str]]:
     elif n_ctx:
         found.append(("context", f"{n_ctx:,} tokens"))
     if state.info and state.info.memory:
-        found.append(("memory", size_words(state.info.memory)))
+        found.append(("memory", decimal(state.info.memory)))
     if state.info and state.info.card:
         found.append(("card", state.info.card))
     if state.instructions:

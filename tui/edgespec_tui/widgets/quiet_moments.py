@@ -15,7 +15,6 @@ FULL_S = 30.0  # between two looks at everything
 TYPING_S = 0.3
 NEVER = 10_000
 YOUNG = 2_000  # new objects before the youngest are looked at; 700 is Python's
-SOME, MANY = 6, 12  # times 10 * YOUNG objects that are new since the last collection
 
 
 @dataclass(slots=True)
@@ -49,21 +48,15 @@ class QuietMoments:
         return self.since_key() < TYPING_S
 
     def look(self) -> bool:
-        """Collects, if that disturbs nobody or is overdue; returns whether it did."""
-        now, new = self.clock(), gc.get_count()[2]
-        if now - self._key < QUIET_S:
-            if new >= MANY:  # somebody types on and on: older objects are looked at later
-                gc.freeze()
-            return new >= MANY
-        if now - self._done >= FULL_S:
-            gc.unfreeze()
-            gc.collect()
-            gc.freeze()
-            self._done = self.clock()
-            return True
-        if new >= SOME:
-            gc.collect()  # frozen objects are not looked at: a few hundredths of a second
-        return new >= SOME
+        """Collects, if that disturbs nobody and was not done lately; returns whether it did."""
+        now = self.clock()
+        if now - self._key < QUIET_S or now - self._done < FULL_S:
+            return False
+        gc.unfreeze()
+        gc.collect()
+        gc.freeze()
+        self._done = self.clock()
+        return True
 
     def end(self) -> None:
         """Gives the timing back to Python: what is frozen goes with the program, which ends now."""

@@ -28,7 +28,6 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
         self._conversation = Conversation()
         self._first = 0  # of the path, the first that is a widget
         self._left_out: frozenset[int] = frozenset()
-        self._reaching = False  # turns above are being made
 
     def compose(self) -> ComposeResult:
         above = Button("", id="earlier", compact=True)
@@ -98,15 +97,8 @@ class Transcript(VerticalScroll, Bare, can_focus=False):
 
     def reach_up(self) -> None:
         """Shows some earlier turns, if the top has been reached already."""
-        if self.scroll_y <= 0 and not self._reaching:
-            self._reaching = True
-            self.run_worker(self._reach_up(), group="earlier")
-
-    async def _reach_up(self) -> None:
-        try:
-            await self.show_earlier()
-        finally:
-            self._reaching = False
+        if self.scroll_y <= 0 and not any(one.group == "earlier" for one in self.workers):
+            self.run_worker(self.show_earlier(), group="earlier")
 
     async def reveal(self, id: int, words: str, number: int, share: float) -> None:
         """Scrolls to a place in a turn, and marks words there and in all that is shown.

@@ -112,7 +112,7 @@ class QuestionView(TurnView):
             yield Horizontal(*self._pictures, classes="pictures")
         yield self._more
         self._more.display = self._folded
-        self._show_more(folded=True)
+        self._show_more()
 
     async def show_all(self) -> None:
         if self._folded and self._more.display:
@@ -134,11 +134,11 @@ class QuestionView(TurnView):
         if self._more.display:
             self._folded = not self._folded
             self._shown_text.show(lines_of(self._short if self._folded else self.turn.text))
-            self._show_more(folded=self._folded)
+            self._show_more()
 
-    def _show_more(self, *, folded: bool) -> None:
-        rest = f"{self._rest:,} more lines: " if folded and self._rest else ""
-        does = "show all of it" if folded else "fold it again"
+    def _show_more(self) -> None:
+        rest = f"{self._rest:,} more lines: " if self._folded and self._rest else ""
+        does = "show all of it" if self._folded else "fold it again"
         fold = Content.from_markup("$rest[@click=focused.reasoning]o $does[/]", rest=rest, does=does)
         self._more.update(fold)
 

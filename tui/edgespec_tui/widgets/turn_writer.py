@@ -12,8 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, get_args
 
-from edgespec.chat.families.deltas import AssembledTurn, Content, Reasoning
-from edgespec.chat.families.reader import NotACall, Parser, Reader, Steps
+from edgespec.chat.families.deltas import AssembledTurn
+from edgespec.chat.families.family import Family
+from edgespec.chat.families.reader import Parser
 from edgespec.client.answer import AnswerOptions, Ended, Reading, Span, StreamedRound
 from edgespec.core.values import FinishReason
 from edgespec.errors import EdgeSpecError, EndpointLostError, EngineDiedError
@@ -30,6 +31,8 @@ from edgespec_tui.widgets.growing import DrawingPace
 from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.origins import join, part
 
+ANSWER = Family("answer", thoughts=(("<think>", "</think>"),))  # as servers pass it on that read none of it
+TEXT = Family("text")  # what follows the reasoning
 TYPING_S = 0.6  # the longest that drawing waits for a pause of somebody who types; that pause
 PAUSE_S = 0.3
 LOOK_S = 0.05
@@ -91,7 +94,7 @@ class TurnWriter:
         self._turn, self._painted = AssembledTurn(text, thought), (len(text), len(thought))
         self._runs = list(self.turn.runs)
         self._lengthen(sum(n for _, n in self._runs), ())
-        self._parser = Parser(text_alone if text else thoughts_first)
+        self._parser = (TEXT if text else ANSWER).parser(None)
 
     def lost(self) -> str:
         """Returns the names of files that should go with the question and are no longer there."""
@@ -154,7 +157,7 @@ class TurnWriter:
 
     def _begin_message(self) -> None:
         """Begins another message of the same answer, below what there is."""
-        self._parser = Parser(thoughts_first)
+        self._parser = ANSWER.parser(None)
         self.figures.waited()
         self._turn.reasoning += "\n\n" if self._turn.reasoning else ""
         if self._turn.content:
@@ -254,27 +257,3 @@ class TurnWriter:
 def known_finish(finish: str) -> FinishReason:
     """Returns how an answer ended, in the app's words: other servers have further ones ("tool_calls")."""
     return next((known for known in get_args(FinishReason) if known == finish), "stop")
-
-
-OPEN, CLOSE = "<think>", "</think>"
-
-
-def thoughts_first(reader: Reader) -> Steps[None]:
-    """Reads an answer from its beginning: the reasoning, if there is any, and the text."""
-    yield from reader.attempt(_thoughts(reader), Content)
-    yield from text_alone(reader)
-
-
-def _thoughts(reader: Reader) -> Steps[None]:
-    yield from reader.skip_space()
-    if (yield from reader.starts_with((OPEN,))) is None:
-        raise NotACall
-    while (yield from reader.starts_with(("\n",))):
-        pass
-    yield from reader.until((CLOSE,), Reasoning)
-    yield from reader.skip_space()
-
-
-def text_alone(reader: Reader) -> Steps[None]:
-    """Reads what follows the reasoning."""
-    yield from reader.until((), Content)

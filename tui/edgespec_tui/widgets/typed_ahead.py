@@ -5,19 +5,13 @@ Ctrl+J: a question sent at once would sit there with a new line after it. So the
 first of all, and what was typed by then is read as it was meant.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import select
 import sys
-import unicodedata
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from textual import events
+from collections.abc import Mapping
+from typing import Any
 
 if sys.platform != "win32":
     import termios
@@ -25,7 +19,6 @@ if sys.platform != "win32":
 HEX = rb"([0-9a-fA-F]{2,4})"
 BACKGROUND = re.compile(rb"\x1b\]11;rgb:" + HEX + b"/" + HEX + b"/" + HEX + rb"(?:\x07|\x1b\\)")
 MOST = 65536  # bytes; more was not typed
-KEYS = {"\r": "enter", "\n": "ctrl+j", "\t": "tab", "\x7f": "backspace", "\b": "backspace", " ": "space"}
 
 
 class TypedAhead:
@@ -93,16 +86,3 @@ def light_by_environment(environment: Mapping[str, str]) -> bool | None:
     """Returns what COLORFGBG says of the background, which some terminals set ("15;0": white on black)."""
     number = environment.get("COLORFGBG", "").rpartition(";")[2]
     return int(number) in (7, *range(9, 16)) if number.isdecimal() and int(number) < 16 else None
-
-
-def keys_of(typed: str) -> Iterator[events.Key]:
-    """Yields the keys of a text; skips what is neither a letter nor a key above."""
-    from textual import events  # late: this module is imported before anything that takes time
-
-    for character in typed:
-        if character in KEYS:
-            yield events.Key(KEYS[character], None if character == "\t" else character)
-        elif "\x01" <= character <= "\x1a":
-            yield events.Key(f"ctrl+{chr(ord(character) + 96)}", character)
-        elif unicodedata.category(character)[0] != "C":
-            yield events.Key(character, character)
