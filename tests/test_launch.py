@@ -90,7 +90,7 @@ def test_print_sets_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_row_names_address_key_model_and_context(name: str) -> None:
     setup = PROGRAMS[name].setup(AT)
-    whole = json.dumps([dict(setup.environment), setup.arguments, dict(setup.files)])
+    whole = json.dumps([dict(setup.environment), setup.arguments, dict(setup.files), setup.show])
     assert "http://127.0.0.1:9" in whole and "model" in whole and "key with $igns" in whole
     assert "20000" in whole or name in ("claude", "qwen-code")
     for text in (*setup.files.values(), *(v for v in setup.environment.values() if v.startswith("{"))):

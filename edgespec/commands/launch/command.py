@@ -45,15 +45,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the agent; returns its exit code. Raises EdgeSpecError for what keeps it from starting."""
     program = PROGRAMS.get(arguments.program)
     if program is None:
-        known = f"name one of {', '.join(PROGRAMS)}, or see docs/editors.md"
-        raise SettingError(f"there is no agent {arguments.program!r} here: {known}")
+        raise SettingError(f"there is no agent {arguments.program!r} here: name one of {', '.join(PROGRAMS)}")
     slots = 2 if arguments.slots is None else arguments.slots
     if not 1 <= slots <= 64:
         raise SettingError(f"--slots is {slots}: it must be from 1 to 64")
     pair_settings(arguments)
     n_ctx = arguments.ctx or program.n_ctx
     folder = config.state_folder() / "launch" / arguments.program
-    if arguments.print:
+    if arguments.print or program.setup(Place("", "", "", n_ctx, "")).show:
         _show(program, Place(USUAL, "none", "edgespec", n_ctx, str(folder)), arguments.behind)
         return 0
     executable = shutil.which(program.executable)
@@ -109,6 +108,9 @@ def _check(engine: Attached, name: str, program: Program, n_ctx: int, *, anyway:
 def _show(program: Program, place: Place, arguments: list[str]) -> None:
     """Prints what would be set."""
     setup = program.setup(place)
+    if setup.show:
+        print(f"{setup.show}\n\nThen: edgespec serve --alias {place.model} --ctx {place.n_ctx}")
+        return
     for name, text in setup.files.items():
         print(f"# {Path(place.folder) / name}\n{text}")
     for name, value in setup.environment.items():

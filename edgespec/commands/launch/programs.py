@@ -1,7 +1,7 @@
 """What each program needs so that a pair of this machine answers it: a row for each, with what was tried.
 
 Addresses go in by environment, by flags, or in a file of ours that the program reads besides its own: a
-user's file is never written. Programs without such a way are in docs/editors.md.
+user's file is never written. Where a program has no such way, what to add to its settings is shown.
 """
 
 import json
@@ -39,6 +39,7 @@ class Setup:
     environment: Mapping[str, str] = field(default_factory=dict)
     arguments: tuple[str, ...] = ()  # before the user's own
     files: Mapping[str, str] = field(default_factory=dict)  # name in the folder -> text
+    show: str = ""  # what to add to the program's settings by hand; then it is not started
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +169,38 @@ def _qwen(at: Place) -> Setup:
     )
 
 
+def _zed(at: Place) -> Setup:
+    model = {"name": at.model, "max_tokens": at.n_ctx, "max_output_tokens": at.longest}
+    provider = {"EdgeSpec": {"api_url": at.v1, "available_models": [model]}}
+    settings = {
+        "language_models": {"openai_compatible": provider},
+        "agent": {"default_model": {"provider": "EdgeSpec", "model": at.model}},
+    }
+    key = f"Its API key, which Zed asks for: {at.key or 'none'}"
+    return Setup(show=f"In Zed's settings.json:\n{json.dumps(settings, indent=2)}\n\n{key}")
+
+
+def _vscode(at: Place) -> Setup:
+    continue_ = f"""name: EdgeSpec
+version: 1.0.0
+schema: v1
+models:
+  - name: EdgeSpec
+    provider: openai
+    model: {json.dumps(at.model)}
+    apiBase: {at.v1}
+    apiKey: {json.dumps(at.key or "none")}
+    roles: [chat, edit, apply]
+    capabilities: [tool_use]
+    defaultCompletionOptions: {{contextLength: {at.n_ctx}, maxTokens: {at.longest}}}"""
+    key = at.key or "none"
+    cline = (
+        f'Cline, in its settings: API Provider "OpenAI Compatible", Base URL {at.v1}, API Key {key}, '
+        f"Model ID {at.model}, context window {at.n_ctx}."
+    )
+    return Setup(show=f"Continue, in ~/.continue/config.yaml:\n{continue_}\n\n{cline}")
+
+
 NPM = "npm install -g"
 PROGRAMS: dict[str, Program] = {
     "claude": Program("claude", f"{NPM} @anthropic-ai/claude-code", "", 24_576, _claude),
@@ -179,4 +212,6 @@ PROGRAMS: dict[str, Program] = {
         "goose", "see https://github.com/aaif-goose/goose for its installer", "", 16_384, _goose
     ),
     "qwen-code": Program("qwen", f"{NPM} @qwen-code/qwen-code", "0.15.10", 16_384, _qwen),
+    "zed": Program("zed", "see https://zed.dev/download", "", 16_384, _zed),
+    "vscode": Program("code", "see https://code.visualstudio.com/download", "", 16_384, _vscode),
 }
