@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -70,15 +71,20 @@ def measured(monkeypatch: pytest.MonkeyPatch, found: Attention | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flash", "plain", "runs"),
-    [([5, 5.1], [2, 2.1], 2), ([5, 50, 5.2], [20, 2, 2.1], 3), ([9, 8, 7, 6, 5, 4, 3, 2], [1] * 8, 8)],
+    ("flash", "plain", "least", "runs"),
+    [
+        ([5, 5.1], [2, 2.1], (5, 2), 2),
+        ([5, 50, 5.2], [20, 2, 2.1], (5, 2), 3),
+        ([90, 70, 50, 35, 25, 18, 13, 9], [1] * 8, None, 8),
+    ],
+    ids=["at once", "again", "never"],
 )
-def test_a_timing_next_to_a_busy_program_is_made_again(
-    flash: list[float], plain: list[float], runs: int
+def test_a_timing_next_to_a_busy_program_is_made_again_or_left(
+    flash: list[float], plain: list[float], least: tuple[float, float] | None, runs: int
 ) -> None:
     """One disturbed run said that flash attention takes a fifth of the time, and that was kept for a week."""
     made = iter(flash), iter(plain)
-    assert confirmed(lambda: next(made[0]), lambda: next(made[1])) == (min(flash), min(plain))
+    assert confirmed(lambda: next(made[0]), lambda: next(made[1])) == least
     assert [len(list(left)) for left in made] == [len(flash) - runs, len(plain) - runs]
 
 
@@ -223,12 +229,22 @@ def test_the_timing_is_kept_and_made_again_after_a_week_or_if_it_is_damaged(
     attention.attention_timed.cache_clear()  # it is none of this machine
 
 
+@pytest.fixture
+def undisturbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs are enough, however busy the machine is with other tests."""
+    monkeypatch.setattr(attention_timing, "NEARLY", math.inf)
+    monkeypatch.setattr(attention_timing, "LONGEST_S", math.inf)
+    attention.attention_timed.cache_clear()
+
+
+@pytest.mark.usefixtures("undisturbed")
 def test_attention_is_really_timed_both_ways() -> None:
     found = time_attention(Shape(32, 32, 4, 2), [(1, 64), (4, 256)], 1)
     assert found and all(set(kind) == {(1, 64), (4, 256)} for kind in found)
     assert all(0 < seconds < 1 for kind in found for seconds in kind.values())
 
 
+@pytest.mark.usefixtures("undisturbed")
 def test_a_machine_without_memory_for_it_times_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     base = libraries()[1]
     assert time_attention(Shape(32, 32, 4, 2), [(1, 64)], 1)
@@ -237,6 +253,7 @@ def test_a_machine_without_memory_for_it_times_nothing(monkeypatch: pytest.Monke
     assert time_attention(Shape(32, 32, 4, 2), [(1, 64)], 1) is None
 
 
+@pytest.mark.usefixtures("undisturbed")
 def test_latent_attention_is_timed_with_its_values_among_the_keys() -> None:
     found = time_attention(Shape(96, 64, 4, 1, in_keys=True), [(2, 64)], 1)
     assert found and all(0 < kind[2, 64] < 1 for kind in found)
@@ -275,6 +292,7 @@ def test_the_number_of_threads_stays_within_a_text_where_digits_depend_on_it(
             assert asked[-1] == 1, "another text begins"
 
 
+@pytest.mark.usefixtures("undisturbed")
 def test_a_pair_knows_what_context_costs_before_it_has_seen_any(tiny_target: Path, tiny_draft: Path) -> None:
     """Rows share the reading of keys and values: eight behind a text cost less than eight times one."""
     settings = PairSettings(n_ctx=1024, threads=1, remember=False, flash_attention=False)

@@ -22,7 +22,8 @@ CACHE = 4096  # cells of the cache: transposed, values of one token lie so far a
 LAYERS = 4  # evaluated in turn
 WEIGHTS = 32 << 20  # bytes that pass through the processor's caches before, as a model's weights do
 Processor = tuple[Any, Any, NDArray[np.float32]]
-NEARLY, MOST_RUNS = 1.1, 8  # so near to the least a second run has to come, or else there are so many
+NEARLY, MOST_RUNS = 1.2, 8  # so near to the least a second run has to come, of so many
+LONGEST_S = 4.0  # for all: somebody waits for the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,15 +42,18 @@ def time_attention(
 ) -> tuple[dict[tuple[int, int], float], dict[tuple[int, int], float]] | None:
     """Returns the seconds of each (rows, cells) of a plan: with flash attention, and without.
 
-    Both are timed in turn, so that a slow moment hits both. None if this build has no processor to time, or
-    the machine no memory for it.
+    None if this build has no processor to time, the machine no memory for it, or other programs disturb it.
     """
     with suppress(MemoryError), _processor(threads) as compute:
         if compute is None:
             return None
         found: tuple[dict[tuple[int, int], float], ...] = ({}, {})
+        until = time.monotonic() + LONGEST_S
         for rows, cells in plan:
-            for of, seconds in zip(found, _both(compute, shape, rows, cells), strict=True):
+            both = _both(compute, shape, rows, cells)
+            if both is None or time.monotonic() > until:
+                return None
+            for of, seconds in zip(found, both, strict=True):
                 of[rows, cells] = seconds
         return found[0], found[1]
     return None
@@ -75,7 +79,7 @@ def _processor(threads: int) -> Iterator[Processor | None]:
         base.ggml_backend_free(backend)
 
 
-def _both(processor: Processor, shape: Shape, rows: int, cells: int) -> tuple[float, float]:
+def _both(processor: Processor, shape: Shape, rows: int, cells: int) -> tuple[float, float] | None:
     """Returns the least seconds of one layer of each kind."""
     base, backend, weights = processor
     with (
@@ -85,18 +89,19 @@ def _both(processor: Processor, shape: Shape, rows: int, cells: int) -> tuple[fl
         return confirmed(flash, plain)
 
 
-def confirmed(flash: Callable[[], float], plain: Callable[[], float]) -> tuple[float, float]:
+def confirmed(flash: Callable[[], float], plain: Callable[[], float]) -> tuple[float, float] | None:
     """Returns the least seconds of two runs, made in turn until each has nearly reached its least twice.
 
-    Next to a busy program a single run may take ten times as long, and what is found is kept for a week.
+    None if they do not: next to a busy program a run may take ten times as long, the more so the more
+    threads have to wait for each other in it.
     """
     found: tuple[list[float], list[float]] = [], []
-    while len(found[0]) < MOST_RUNS and not all(
-        len(of) > 1 and sorted(of)[1] < NEARLY * min(of) for of in found
-    ):
+    for n in range(1, MOST_RUNS + 1):
         for of, run in zip(found, (flash, plain), strict=True):
             of.append(run())
-    return min(found[0]), min(found[1])
+        if n > 1 and all(sorted(of)[1] < NEARLY * min(of) for of in found):
+            return min(found[0]), min(found[1])
+    return None
 
 
 @contextmanager
