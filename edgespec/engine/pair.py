@@ -158,7 +158,6 @@ class Pair(Closing):
                 self.known.costs = measure_costs(*contexts, draft_fails=True)
             self._costs_checked = True
             save(self.known_in, self.known)
-            self.target_context.keep_others()
         assert self.known.costs is not None
         return self.known.costs
 
