@@ -17,7 +17,7 @@ from edgespec.system.config import cache_folder
 
 MOST_CACHE_RAM = 8 * 2**30
 LAST_STAGE = 0.95  # of loading is done when measuring begins
-LAST_S = 1.5  # how long a worker that ends may write prompts to disk: its owner waits for 2 s
+LAST_S = 10.0  # how long a worker that ends may write prompts to disk: its owner waits for 12 s
 FAR = 1000  # tokens; how much longer a token takes after so many is reported per token
 
 

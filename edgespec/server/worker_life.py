@@ -40,6 +40,7 @@ from edgespec.system.machines import absent
 
 LAST_LINES_S = 1.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
+END_S, WRITING_S = 2.0, 12.0  # how long a worker may take to end, and one that keeps prompts on disk
 STEADY_S = 60.0  # a worker that lived this long did not die of its start
 LAST_LINES = 8
 PING_S, SILENT_PINGS = 5.0, 4  # how often it is pinged, and how many pings in a row it may miss
@@ -179,13 +180,14 @@ class WorkerLife:
 
     async def end(self, state: Literal["unloaded", "stopped"]) -> None:
         """Ends the worker: at once if it is loading, else after its step."""
-        at_once = self.state == "loading"
+        seconds = WRITING_S if self.load.settings.cache_disk else END_S
+        seconds = 0.0 if self.state == "loading" else seconds
         self._become(state)
         async with self._ending:
             process, task = self._process, self._task
             self._process = self._task = None
             if process:
-                await process.end(at_once=at_once)
+                await process.end(seconds)
             if task:
                 if process:  # it ended by itself, and its last lines are read
                     await asyncio.wait((task,), timeout=LAST_LINES_S)

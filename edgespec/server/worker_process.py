@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator
 from edgespec.protocol.messages import HEAD, ToWorker, packed, unpacked
 from edgespec.system.isolate import PRIVATE
 
-END_S = 2.0  # how long a worker may take to end
 LINES_KEPT = 40
 
 
@@ -44,13 +43,12 @@ class WorkerProcess:
         await self._listening
         return code
 
-    async def end(self, *, at_once: bool) -> None:
-        """Ends it: after its step or, if that takes too long or at_once is set, by killing it."""
+    async def end(self, seconds: float) -> None:
+        """Ends it: after its step or, if that takes longer than some seconds, by killing it."""
         if self._process.returncode is None:
             self._stdin.close()
-            if not at_once:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._process.wait(), END_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), seconds)
             self.kill()
             await self._process.wait()  # its memory is free
 

@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Want
-from edgespec.core.request import DrafterName, Request
-from edgespec.core.values import Emitted
+from edgespec.core.request import Request
+from edgespec.core.values import DrafterName, Emitted
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
