@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
 RAM = "RAM"  # the device that every machine has
@@ -45,7 +45,7 @@ class Need:
     devices: Mapping[str, Parts]
     n_layers: int  # that can be put on a graphics card, the output layer included
     source: Literal["llama.cpp", "formula"] = "llama.cpp"
-    attention: FlashAttention | None = None  # None: unknown
+    attention: FlashAttention | None = field(default=None, compare=False)  # None: unknown
 
     @property
     def total(self) -> int:
