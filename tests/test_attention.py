@@ -82,7 +82,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, found: Attention | None) -> None:
 def test_a_timing_next_to_a_busy_program_is_made_again_or_left(
     flash: list[float], plain: list[float], least: tuple[float, float] | None, runs: int
 ) -> None:
-    """One disturbed run said that flash attention takes a fifth of the time, and that was kept for a week."""
+    """One disturbed run had flash attention take a fifth of the time, and that was kept for a week."""
     made = iter(flash), iter(plain)
     assert confirmed(lambda: next(made[0]), lambda: next(made[1])) == least
     assert [len(list(left)) for left in made] == [len(flash) - runs, len(plain) - runs]

@@ -269,11 +269,11 @@ def _add_words_and_finish(writer: GGUFWriter) -> None:
     [
         (b"", "is empty"),
         (b"G", "is not a GGUF"),
-        (b"GGUF", "cannot load"),
+        (b"GGUF", "is not a GGUF"),
         (b"GGUF\x03\x00\x00\x00", "cannot load"),
         (b"GGML\x03\x00\x00\x00" + b"\x00" * 100, "is not a GGUF"),
         (b"GGUF\x00\x00\x00\x03" + b"\x00" * 100, "big-endian"),
-        (b"GGUF\xff\xff\xff\xff" + b"\x00" * 100, "cannot load"),
+        (b"GGUF\xff\xff\xff\xff" + b"\x00" * 100, "of version 4294967295"),
         (b"PK\x03\x04" + b"\x00" * 1000, "is not a GGUF"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "is not a GGUF"),
         (b"GGUF\x03\x00\x00\x00" + b"\xff" * 4096, "cannot load"),

@@ -686,14 +686,14 @@ raise SystemExit(3)
 def test_what_a_full_disk_took_nothing_of_is_stated_at_the_end_and_written_elsewhere(
     opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two of six turns were in the file, and nothing was said at the end."""
+    """Two of six turns were in the file, and nothing was shown at the end."""
     import resource
 
     small, big = talked("small"), talked("big", "word " * 100_000)
     sessions = kept(opened, small)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
-    told: list[str] = []
+    lines: list[str] = []
     try:
         sessions.save(big)
         small.add("user", "one more", parent=small.head)
@@ -703,15 +703,15 @@ def test_what_a_full_disk_took_nothing_of_is_stated_at_the_end_and_written_elsew
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert {talk.id: talk for talk in unwritten} == {small.id: small, big.id: big}
-    rescue(unwritten, told.append)
-    assert "not saved" in told[0] and "'big'" in told[0] and "'small'" in told[0]
-    found = re.match("saved completely in (.*): move them", told[1])
+    rescue(unwritten, lines.append)
+    assert "not saved" in lines[0] and "'big'" in lines[0] and "'small'" in lines[0]
+    found = re.match("saved completely in (.*): move them", lines[1])
     assert found and sorted(os.listdir(found[1])) == ["big.json", "small.json"]
     written = json.loads(Path(found[1], "small.json").read_text())
     assert [turn["text"] for turn in written["turns"]] == [turn.text for turn in small.turns.values()]
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    rescue(unwritten, told.append)
-    assert "no file takes them" in told[3] and "one more" in told[3], "the terminal is the last place"
+    rescue(unwritten, lines.append)
+    assert "no file takes them" in lines[3] and "one more" in lines[3], "the terminal is the last place"
 
 
 def test_nothing_is_stated_where_all_is_kept_or_nothing_was_to_be(opened: Opened) -> None:

@@ -1,39 +1,18 @@
-"""The parameters by which llama.cpp loads a model: the file is looked at first, then they are filled."""
+"""The parameters by which llama.cpp loads a model."""
 
 import ctypes
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import llama_cpp as C
 
-from edgespec.errors import EngineError, ModelFileError, SettingError
+from edgespec.errors import EngineError, SettingError
 from edgespec.llama import huge_pages
 from edgespec.llama.ggml import local_devices
 from edgespec.llama.tensor_rules import tensor_rules
 from edgespec.pairs.metadata_override import MetadataOverride
 from edgespec.pairs.placement import Rule
 from edgespec.system.self_test import self_test
-
-
-def check_gguf(path: Path) -> None:
-    """Checks the first bytes, so that the commonest mistakes are named before llama.cpp sees them."""
-    try:
-        if path.exists() and not (path.is_file() or path.is_dir()):
-            raise ModelFileError(f"{path} is not an ordinary file: name a .gguf file")
-        with open(path, "rb") as file:
-            head = file.read(8)
-    except FileNotFoundError:
-        raise ModelFileError(f"there is no file {path}: check the path") from None
-    except IsADirectoryError:
-        raise ModelFileError(f"{path} is a folder: name the .gguf file in it") from None
-    except OSError as error:
-        raise ModelFileError(f"{path} cannot be read: {error.strerror}") from None
-    if head[:4] != b"GGUF":
-        what = "is empty" if not head else "is not a GGUF file"
-        raise ModelFileError(f"{path} {what}: EdgeSpec runs models in GGUF format")
-    if head[4:8] == b"\x00\x00\x00\x03":
-        raise ModelFileError(f"{path} is a big-endian GGUF: convert it, or download one for this machine")
 
 
 def place(params: Any, devices: Sequence[int], tensor_split: Sequence[float], rules: Sequence[Rule]) -> None:

@@ -26,12 +26,14 @@ from edgespec.errors import (
     SettingError,
 )
 from edgespec.llama.deep_stack import on_a_deep_stack
-from edgespec.llama.load_params import check_gguf, load_progress, may_repack, overrides, place
+from edgespec.llama.load_params import load_progress, may_repack, overrides, place
 from edgespec.llama.log import complaints, last_complaint, listening, refuse_full_device
 from edgespec.pairs.adapters import Adapter
+from edgespec.pairs.check import header_errors
 from edgespec.pairs.metadata_override import MetadataOverride
 from edgespec.pairs.placement import Rule
 from edgespec.system.closing import Closing
+from edgespec_models.gguf.header import check_beginning
 from edgespec_models.gguf.vocabulary import Vocabulary
 
 _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device (\S+),")
@@ -83,7 +85,8 @@ class Model(Closing):
             raise SettingError(
                 f"n_gpu_layers is {n_gpu_layers!r}: it must be a whole number from -1 (all) to 10000"
             )
-        check_gguf(self.path)
+        with header_errors():  # the commonest mistakes are named before llama.cpp sees the file
+            check_beginning(self.path)
         params = C.llama_model_default_params()
         place(params, devices, tensor_split, rules)
         self.rules, self.overridden = tuple(rules), tuple(metadata)

@@ -149,6 +149,12 @@ def _read(path: str | os.PathLike[str]) -> Header:
         return read_header(source)
 
 
+def check_beginning(path: str | os.PathLike[str]) -> None:
+    """Raises HeaderError for what its first bytes show to be no GGUF file of this byte order."""
+    with closing(_FileSource(path)) as source:
+        _Cursor(source).begin()
+
+
 def read_header(source: ByteSource) -> Header:
     """Returns the header of any source, read in blocks. Raises HeaderError, and the source's errors."""
     cursor = _Cursor(source)
