@@ -94,14 +94,16 @@ class OllamaAnswer:
             "prompt_eval_duration": round(timings["prompt_ms"] * NANO / 1000),
             "eval_count": choice.n_tokens,
             "eval_duration": round(timings["predicted_ms"] * NANO / 1000),
-            "edgespec": {
-                "cached_tokens": choice.cached_tokens,
-                "drafted": choice.drafted,
-                "accepted": choice.accepted,
-                **choice.reuse(),
-                **choice.notes(self.turn.parser.unread),
-                **ours,
-            },
+            **choice.edgespec_object(
+                self.turn.parser.unread,
+                {
+                    "cached_tokens": choice.cached_tokens,
+                    "drafted": choice.drafted,
+                    "accepted": choice.accepted,
+                    **choice.reuse(),
+                    **ours,
+                },
+            ),
         }
 
 
