@@ -10,9 +10,9 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from edgespec_tui.settings.slash_commands import COMMANDS
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.key_line import KeyLine
-from edgespec_tui.widgets.slash_commands import COMMANDS
 
 GROUPS = {
     "input": "While writing",
