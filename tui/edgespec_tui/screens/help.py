@@ -13,6 +13,7 @@ from textual.widgets import Static
 from edgespec_tui.settings.slash_commands import COMMANDS
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.key_line import KeyLine
+from edgespec_tui.widgets.turn_view import TurnView
 
 GROUPS = {
     "input": "While writing",
@@ -27,9 +28,13 @@ WHILE_WRITING = (
     ("up down", "earlier questions; in the list above the input: move"),
 )
 ALSO = (("f2 del ^z", "in the list of chats: rename, delete, undo"),)
+TURN_KEYS = [one for one in TurnView.BINDINGS if isinstance(one, Binding) and one.show]
 ON_TURNS = (
     ("tab", "move between input, turns and code; Shift+Tab: backwards; or click"),
-    ("c e r g b", "on a turn: copy, edit, answer again, continue, branch"),
+    (
+        " ".join(one.key.partition(",")[0] for one in TURN_KEYS),
+        f"on a turn: {', '.join(one.description.lower() for one in TURN_KEYS)}",
+    ),
     ("[ ]", "on a turn with several versions: previous, next"),
 )
 LEAST = 24  # columns next to a key: else what it does is below it
