@@ -3,7 +3,7 @@
 import argparse
 from typing import get_args
 
-from edgespec.commands.flag_table import THREADS, add_flags
+from edgespec.commands.flag_table import THREADS, add_flags, add_for_engine
 from edgespec.core.values import DRAFTERS, FREE
 from edgespec.pairs.rope import Scaling
 from edgespec.pairs.settings import KvType
@@ -23,13 +23,13 @@ ROPE = {
 }
 KV_TYPES = "|".join(get_args(KvType))
 TARGET = {"--target FILE": "GGUF file of the target, the model that decides (or EDGESPEC_TARGET)"}
-DRAFT = {
-    "--draft FILE": "GGUF file of the draft, the model that guesses (or EDGESPEC_DRAFT)",
-    "--no-draft": "plain decoding, without guesses",
-}
-LOADING = {
+DRAFT = {"--draft FILE": "GGUF file of the draft, the model that guesses (or EDGESPEC_DRAFT)"}
+NO_DRAFT = {"--no-draft": "plain decoding, without guesses"}
+SIZES = {
     "--grow SIZE-TYPE": "make the embedded pair as slow as a large one, with the same output: 0.6B-F16",
     "--ctx N": "context length: tokens of prompt and answer together",
+}
+LOADING = {
     f"--kv-type {KV_TYPES} f16": "format of the target's KV cache; below f16 the answer may change",
     f"--draft-kv-type {KV_TYPES} f16": "format of the draft's KV cache; affects speed only",
     "--flash-attention --flash-attn -fa on|off|auto auto": "flash attention (default: where it is faster "
@@ -55,11 +55,14 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
         group.add_argument("pair", metavar="PAIR", nargs="?", default=argparse.SUPPRESS, help=which)
         group.add_argument("--pair", metavar="NAME", help="the same")
     add_flags(group, TARGET)
-    add_flags(group.add_mutually_exclusive_group(), DRAFT)
+    either = group.add_mutually_exclusive_group()
+    add_flags(either, DRAFT)
+    add_for_engine(either, NO_DRAFT)
     if media:
         projector = "the projector with which the target reads pictures and sounds; none: text only (auto: a "
-        add_flags(group, {"--mmproj FILE auto": f"{projector}file mmproj*.gguf next to the target)"})
-    add_flags(group, LOADING)
+        add_for_engine(group, {"--mmproj FILE auto": f"{projector}file mmproj*.gguf next to the target)"})
+    add_flags(group, SIZES)
+    add_for_engine(group, LOADING)
     add_placement(command)
     add_machines(group)
     add_rope(command)
@@ -67,13 +70,13 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
 
 def add_rope(command: argparse.ArgumentParser) -> None:
     """Adds how positions are scaled, under llama.cpp's names."""
-    add_flags(command.add_argument_group("contexts longer than a model was trained for"), ROPE)
+    add_for_engine(command.add_argument_group("contexts longer than a model was trained for"), ROPE)
 
 
 def add_keep_texts(command: argparse._ActionsContainer) -> None:
     """Adds whether prompts and answers are kept for `edgespec distill`."""
     text = "keep up to this much of your prompts and answers on this machine, for `edgespec distill`"
-    add_flags(command, {"--keep-texts MB 0": f"{text} (0: nothing)"})
+    add_for_engine(command, {"--keep-texts MB 0": f"{text} (0: nothing)"})
 
 
 def add_placement(command: argparse.ArgumentParser) -> None:
@@ -87,7 +90,7 @@ def add_placement(command: argparse.ArgumentParser) -> None:
             f"--override-tensor{of}{'' if of else ' -ot'} PATTERN=PLACE *": f"put the {model}'s tensors "
             "whose names match a regular expression on a device, or on CPU, main memory; repeatable",
         }
-        add_flags(group, table)
+        add_for_engine(group, table)
 
 
 def add_machines(group: argparse._ArgumentGroup) -> None:
@@ -100,7 +103,7 @@ def add_machines(group: argparse._ArgumentGroup) -> None:
         "--tensor-split N,N,...": "share of the layers for each --rpc machine, then each graphics card "
         "(default: by free memory)",
     }
-    add_flags(group, table)
+    add_for_engine(group, table)
 
 
 def add_conversation(command: argparse._ActionsContainer) -> None:
@@ -115,7 +118,7 @@ def add_template(command: argparse.ArgumentParser) -> None:
         "gemma, mistral-v3, ... (a model without one gets chatml)",
         "--chat-template-file FILE": "a Jinja template instead of the model's own",
     }
-    add_flags(command.add_mutually_exclusive_group(), table)
+    add_for_engine(command.add_mutually_exclusive_group(), table)
 
 
 def add_length(group: argparse._ActionsContainer, longest: int | None = 512) -> None:
