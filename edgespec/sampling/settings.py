@@ -25,18 +25,12 @@ LETTERS = {
     "t": "temperature",
 }  # the stages in their usual order, by the letters that llama.cpp has for them
 ORDER = tuple(LETTERS.values())
-OTHER_NAMES = {
-    "top-k": "top_k",
-    "top-p": "top_p",
+OTHER_NAMES = {  # with - for _ as well
     "nucleus": "top_p",
-    "typical-p": "typ_p",
-    "typical": "typ_p",
-    "typ-p": "typ_p",
-    "typ": "typ_p",
-    "min-p": "min_p",
-    "temp": "temperature",
-    "top-n-sigma": "top_n_sigma",
     "typical_p": "typ_p",
+    "typical": "typ_p",
+    "typ": "typ_p",
+    "temp": "temperature",
 }
 NO_STAGES = {"infill"}  # of llama.cpp's, for filling in: ignored
 
@@ -236,5 +230,6 @@ def sampler_order(given: str | Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(given, str):
         given = list(given) if set(given) <= set(LETTERS) else given.split(";")
-    names = [LETTERS.get(name, OTHER_NAMES.get(name, name)) for name in given if name not in NO_STAGES]
+    spelt = [name.replace("-", "_") for name in given if name not in NO_STAGES]
+    names = [LETTERS.get(name, OTHER_NAMES.get(name, name)) for name in spelt]
     return Sampling(samplers=tuple(dict.fromkeys(names))).samplers

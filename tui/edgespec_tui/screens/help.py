@@ -13,7 +13,7 @@ from textual.widgets import Static
 from edgespec_tui.settings.slash_commands import COMMANDS
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.key_line import KeyLine
-from edgespec_tui.widgets.turn_view import TurnView
+from edgespec_tui.widgets.turn_view import SHOWN_KEYS
 
 GROUPS = {
     "input": "While writing",
@@ -28,12 +28,11 @@ WHILE_WRITING = (
     ("up down", "earlier questions; in the list above the input: move"),
 )
 ALSO = (("f2 del ^z", "in the list of chats: rename, delete, undo"),)
-TURN_KEYS = [one for one in TurnView.BINDINGS if isinstance(one, Binding) and one.show]
 ON_TURNS = (
     ("tab", "move between input, turns and code; Shift+Tab: backwards; or click"),
     (
-        " ".join(one.key.partition(",")[0] for one in TURN_KEYS),
-        f"on a turn: {', '.join(one.description.lower() for one in TURN_KEYS)}",
+        " ".join(key for key, _ in SHOWN_KEYS.values()),
+        f"on a turn: {', '.join(word for _, word in SHOWN_KEYS.values())}",
     ),
     ("[ ]", "on a turn with several versions: previous, next"),
 )

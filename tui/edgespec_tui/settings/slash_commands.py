@@ -91,22 +91,15 @@ def _rename(talk: Conversation, title: str, _: SystemPrompts) -> str:
 COMMANDS = (
     SlashCommand("/help", "", "show keys and commands", action="app.help"),
     SlashCommand("/model", "", "choose or pull a model", action="app.models"),
+    SlashCommand("/system", "[TEXT]", "set this chat's system prompt; alone, show it", change=_system),
     SlashCommand(
-        "/system", "[TEXT]", "set the system prompt of this chat; without TEXT, show it", change=_system
+        "/instructions", "[on|off]", "use this project's AGENTS.md, or do not", change=_instructions
     ),
     SlashCommand(
-        "/instructions", "[on|off]", "use the AGENTS.md of this project, or do not", change=_instructions
-    ),
-    SlashCommand(
-        "/prompts",
-        "[NAME]",
-        "use a saved system prompt, `save NAME` or `delete NAME`; alone, list them",
-        change=_prompts,
+        "/prompts", "[NAME]", "use a saved prompt; `save NAME`, `delete NAME`; alone, list", change=_prompts
     ),
     SlashCommand("/prompt", "[SERVER:NAME ...]", "put a server's prompt into the input; alone, list them"),
-    SlashCommand(
-        "/set", "[NAME VALUE]", "set temperature, seed, max_tokens, ...; alone, show them", change=_set
-    ),
+    SlashCommand("/set", "[NAME VALUE]", "set temperature, seed, ...; alone, show them", change=_set),
     SlashCommand("/read", "FILE", "add a text file or picture to the question; so does @FILE in it"),
     SlashCommand("/editor", "", "open the input in your editor", action="editor"),
     SlashCommand("/continue", "", "continue the last answer from where it ended", action="go_on"),
@@ -118,9 +111,7 @@ COMMANDS = (
     SlashCommand("/export", "[FILE]", "write this chat to a file: .md or .json"),
     SlashCommand("/compact", "", "continue from a summary of the oldest turns; the whole chat is kept"),
     SlashCommand("/schema", "[FILE]", "have answers follow a JSON schema; `off` ends that"),
-    SlashCommand(
-        "/tools", "", "show servers of tools, and turn them on and off in this chat", action="tools"
-    ),
+    SlashCommand("/tools", "", "show servers of tools; turn them on and off here", action="tools"),
     SlashCommand("/race", "[TEXT]", "answer plain and with speculation, in turn"),
     SlashCommand("/demo", "", "show in a minute what speculation is for", action="demo"),
     SlashCommand("/speculation", "on|off", "turn speculation on or off in this chat"),
