@@ -11,7 +11,7 @@ from importlib import import_module
 from edgespec.commands.serve.flags import add_all, load_request, server_settings
 from edgespec.commands.serve.listening import in_ollamas_place, listening, refuse_strangers
 from edgespec.commands.serve.settings_in_force import SettingsInForce
-from edgespec.core.values import FREE
+from edgespec.pairs.files import wants_draft
 from edgespec.protocol.messages import LoadRequest
 from edgespec.server.announcing import ParentProcess
 from edgespec.server.logs import say, set_up
@@ -43,8 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     if parent:
         settings = replace(settings, keys=(*settings.keys, parent.key))
     load = load_request(arguments)
-    wants_draft = not arguments.no_draft and arguments.drafter not in ("none", *FREE)
-    pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft)
+    pairs = Pairs(load, Store(config.data_folder()), alias=settings.alias, drafts=wants_draft(arguments))
     set_up(settings.log)
     with ExitStack() as opened:
         listeners = listening(arguments.host, arguments.port, opened)

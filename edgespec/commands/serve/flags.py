@@ -2,14 +2,15 @@
 
 import argparse
 import os
+from dataclasses import replace
 from pathlib import Path
 
-from edgespec.commands import flags
+from edgespec.commands import flags, loading
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.serve.listening import OLLAMA, addresses
 from edgespec.core.values import DRAFTERS, DrafterName
 from edgespec.errors import EdgeSpecError, ModelFileError, ModelUnsupportedError, SettingError
-from edgespec.pairs.files import chat_template, pair_files, pair_settings
+from edgespec.pairs.files import chat_template, pair_files
 from edgespec.protocol.messages import LoadRequest
 from edgespec.sampling.settings import IN_FILE, Sampling
 from edgespec.server.settings import PROGRAMS, RequestDefaults, ServerSettings
@@ -95,7 +96,7 @@ def add_all(command: argparse.ArgumentParser) -> None:
     add_flags(command.add_argument_group("endpoint"), ENDPOINT)
     engine = command.add_argument_group("engine")
     add_flags(engine, ENGINE)
-    flags.add_keep_texts(engine)
+    loading.add_keep_texts(engine)
     add_flags(engine, LIMITS)
     add_flags(command.add_argument_group("defaults for requests"), DEFAULTS)
     add_flags(command.add_argument_group("safety"), SAFETY)
@@ -221,8 +222,8 @@ def load_request(arguments: argparse.Namespace) -> LoadRequest:
     return LoadRequest(
         target=str(target),
         draft=str(draft) if draft else None,
-        settings=pair_settings(
-            arguments,
+        settings=replace(
+            loading.pair_settings(arguments),
             slots=arguments.slots,
             cache_tokens=arguments.cache_tokens,
             cache_ram=None if arguments.cache_ram is None else arguments.cache_ram * 2**20,
