@@ -18,6 +18,7 @@ from edgespec.llama.model import Model
 from edgespec.memory.at_load import fitted, pair_fit, ram
 from edgespec.memory.oracle import MemoryOracle
 from edgespec.pairs.settings import PairSettings
+from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
 from edgespec_models.fit.allotment import ALL, CARD_MARGIN
 from edgespec_models.fit.need import RAM, Device
@@ -95,6 +96,8 @@ print(there - held[-1], held[-1] - held[2])
 
 def test_a_card_that_has_less_than_it_stated_takes_what_it_can(tiny_target: Path, tmp_path: Path) -> None:
     """It was called a damaged file."""
+    if built_for() != "Vulkan":
+        pytest.skip("no variable makes other back ends refuse memory")
     code = f"""
 from edgespec.engine.pair import Pair
 from edgespec.pairs.settings import PairSettings
@@ -114,8 +117,8 @@ with Pair({str(tiny_target)!r}, None, PairSettings(n_ctx=256, threads=1, remembe
 def test_commands_name_the_card(
     card: Device, tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, less in (("D", 64), ("FFN", 256), ("HEADS", 8)):
-        monkeypatch.setattr(bandwidth, name, less)  # large models take minutes on a device in software
+    # large models take minutes on a device in software
+    monkeypatch.setattr(bandwidth, "LAYERS", dict.fromkeys(bandwidth.LAYERS, 1))
     pair = ("--target", tiny_target, "--draft", tiny_draft)
     for command in (("doctor", "--no-measure", *pair), ("plan", *pair)):
         _, out, err = in_process(*command)
