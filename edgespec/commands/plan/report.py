@@ -15,7 +15,6 @@ from edgespec_models.fit.fit import Fit, gib
 
 WIDTH = 100  # of lines, if the terminal is no narrower
 OFF_BY = 0.18  # how far plans were from measured speeds, on average (docs/plan.md)
-TITLES = ("pair", "memory", "plain", "expected", "gain", "guesses", "if they are accepted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +49,28 @@ def lines(found: Sequence[Planned], busy: float) -> list[str]:
         notes += [f"{planned.name}: {note}" for note in (*planned.notes, *_fit_notes(planned.fit))]
     width = max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
     wrapped = (line for note in notes for line in textwrap.wrap(note, width, subsequent_indent="  "))
-    return [*(table([TITLES, *rows]) if rows else []), "", *wrapped]
+    return [*(table([tuple(rows[0]), *(tuple(row.values()) for row in rows)]) if rows else []), "", *wrapped]
 
 
-def _row(planned: Planned, plan: PairPlan) -> tuple[str, ...]:
+def _row(planned: Planned, plan: PairPlan) -> dict[str, str]:
+    """Returns a row of the table, by the titles of its columns."""
     fit = planned.fit
-    memory = "?" if fit is None else gib(fit.choice.total) + ("" if fit.fits else " (too much)")
-    plain = f"{plan.plain_tok_per_s:.1f} tok/s"
-    if not plan.speeds:
-        return planned.name, memory, plain, "-", "-", "no draft", ""
-    speed = plan.speeds[0]
-    gain = f"{speed.tok_per_s / plan.plain_tok_per_s:.2f}"
-    guesses = f"{speed.draft_length} at a time" if speed.draft_length else "do not pay"
-    accepted = f"{speed.acceptance:.0%}" + (" (assumed)" if planned.assumed else "")
-    return planned.name, memory, plain, f"{speed.tok_per_s:.1f} tok/s", gain, guesses, accepted
+    row = {
+        "pair": planned.name,
+        "memory": "?" if fit is None else gib(fit.choice.total) + ("" if fit.fits else " (too much)"),
+        "plain": f"{plan.plain_tok_per_s:.1f} tok/s",
+        "expected": "-",
+        "gain": "-",
+        "guesses": "no draft",
+        "if they are accepted": "",
+    }
+    if plan.speeds:
+        speed = plan.speeds[0]
+        row["expected"] = f"{speed.tok_per_s:.1f} tok/s"
+        row["gain"] = f"{speed.tok_per_s / plan.plain_tok_per_s:.2f}"
+        row["guesses"] = f"{speed.draft_length} at a time" if speed.draft_length else "do not pay"
+        row["if they are accepted"] = f"{speed.acceptance:.0%}" + (" (assumed)" if planned.assumed else "")
+    return row
 
 
 def _fit_notes(fit: Fit | None) -> list[str]:
