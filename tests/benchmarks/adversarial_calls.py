@@ -1,6 +1,7 @@
 """Calls that a model without sense makes at temperature 1.5, in the notation of every family: do they fit?
 
-    python tests/benchmarks/adversarial_calls.py TEMPLATES [--model FILE.gguf] [-n 20] [--peer LLAMA_SERVER]
+    python tests/benchmarks/adversarial_calls.py TEMPLATES [--model FILE.gguf] [-n 20] [--longest 400]
+        [--peer LLAMA_SERVER]
 
 TEMPLATES is a folder of chat templates; each is served on the embedded target or another model, and asked for
 calls (`tool_choice: required`). Printed are calls, those that are no JSON, name no tool or do not fit its
@@ -36,7 +37,7 @@ from test_call_forms import SCHEMAS
 
 from edgespec_models import tiny
 
-TEMPERATURE, LONGEST, SLOTS = 1.5, 400, 4
+TEMPERATURE, SLOTS = 1.5, 4
 
 
 @contextmanager
@@ -74,13 +75,13 @@ def peer(program: Path, model: Path, template: Path) -> Iterator[str]:
         process.wait()
 
 
-def verdicts(url: str, n: int) -> Counter[str]:
+def verdicts(url: str, n: int, longest: int) -> Counter[str]:
     """Returns what became of n answers and their calls."""
     with ThreadPoolExecutor(SLOTS) as pool:
-        return sum(pool.map(partial(_verdict, url), range(n)), Counter[str]())
+        return sum(pool.map(partial(_verdict, url, longest), range(n)), Counter[str]())
 
 
-def _verdict(url: str, seed: int) -> Counter[str]:
+def _verdict(url: str, longest: int, seed: int) -> Counter[str]:
     """Returns what became of one answer and its calls."""
     found, names = Counter[str](), sorted(SCHEMAS)
     name = names[seed % len(names)].replace(" ", "_")
@@ -93,7 +94,7 @@ def _verdict(url: str, seed: int) -> Counter[str]:
         "parallel_tool_calls": not seed % 8,  # a list of calls rarely ends at this temperature
         "temperature": TEMPERATURE,
         "seed": seed,
-        "max_tokens": LONGEST,
+        "max_tokens": longest,
     }
     request = urllib.request.Request(f"{url}/chat/completions", json.dumps(body).encode())
     try:
@@ -128,6 +129,7 @@ def main() -> None:
     parser.add_argument("templates", type=Path)
     parser.add_argument("--model", type=Path, default=tiny.target_path())
     parser.add_argument("-n", type=int, default=20)
+    parser.add_argument("--longest", type=int, default=400, help="tokens of an answer")
     parser.add_argument("--peer", type=Path)
     parser.add_argument("--only", default="")
     how = parser.parse_args()
@@ -136,10 +138,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             flags = ("--target", str(how.model), "--no-draft", "--chat-template-file", str(template))
             with served(Path(folder), *flags, "--ctx", "8192", "--slots", str(SLOTS)) as server:
-                found = {"edgespec": verdicts(server.url, how.n)}
+                found = {"edgespec": verdicts(server.url, how.n, how.longest)}
         if how.peer:
             with peer(how.peer, how.model, template) as url:
-                found["llama-server"] = verdicts(url, how.n)
+                found["llama-server"] = verdicts(url, how.n, how.longest)
         for name, counts in found.items():
             sums[name] += counts
         print(template.stem, {name: {k: v for k, v in one.items() if v} for name, one in found.items()})
