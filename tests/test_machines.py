@@ -334,12 +334,12 @@ def test_a_server_waits_for_a_machine_that_was_lost(monkeypatch: pytest.MonkeyPa
 def test_the_doctor_looks_at_machines() -> None:
     gone = free_address()
     with fake_machine() as machine:
-        good, bad = machine_checks.others([machine.address, gone], {"rpc": True})
+        good, bad = machine_checks.machines([machine.address, gone], {"rpc": True})
     assert good.status == "good" and "3.0 GiB of 4.0 GiB free" in good.text
     assert bad.status == "problem" and gone in bad.text
-    (unable,) = machine_checks.others([gone], {"rpc": False})
+    (unable,) = machine_checks.machines([gone], {"rpc": False})
     assert unable.status == "problem" and "docs/install.md#" in unable.remedy
-    assert machine_checks.others([], {"rpc": False}) == []
+    assert machine_checks.machines([], {"rpc": False}) == []
 
 
 def test_a_chat_hands_its_machines_on_to_the_engine_that_it_starts() -> None:

@@ -185,7 +185,7 @@ def test_a_damaged_result_is_found_again(text: str) -> None:
 
 
 def test_the_doctor_tells_it_with_the_command_that_mends_it() -> None:
-    (good,) = machine_checks.arithmetic(SelfTest())
+    good = machine_checks.arithmetic(SelfTest())
     assert good.status == "good"
-    (bad,) = machine_checks.arithmetic(SelfTest("SIGSEGV", extra_buffers=False))
+    bad = machine_checks.arithmetic(SelfTest("SIGSEGV", extra_buffers=False))
     assert bad.status == "problem" and "slower but correct" in bad.text and builds.MENDING in bad.remedy
