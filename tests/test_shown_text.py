@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from edgespec.commands import cli
 from edgespec.errors import EdgeSpecError
 from edgespec.system.isolate import reporting
 from edgespec.system.terminal import guarded, one_line, shown
-from edgespec_models.hub.hub import Hub
 
 pytestmark = pytest.mark.usefixtures("one_oracle")
 
@@ -77,10 +75,8 @@ def test_file_names_of_a_hub_are_not_obeyed(
     with LocalHub() as local:
         content = model_bytes(tmp_path)
         local.add("acme/Big-GGUF", {f"{HOSTILE}-Q4_K_M.gguf": content, "Big-Q8_0.gguf": content})
-        ours = functools.partial(
-            Hub, endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False
-        )
-        monkeypatch.setattr("edgespec.commands.pull.command.Hub", ours)
+        monkeypatch.setenv("HF_ENDPOINT", local.endpoint)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         assert cli.main(["pull", "acme/Big-GGUF", "--target-only", "--check"]) == 0
         assert cli.main(["pull", "acme/Big-GGUF:\x1b[2J"]) != 0
     out, err = capsys.readouterr()
