@@ -27,10 +27,10 @@ from edgespec_tui.sessions.export import as_json, as_markdown
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import open_toolbox
 from edgespec_tui.settings.settings import Settings
+from edgespec_tui.settings.waits import Waits
 from edgespec_tui.tools import server_list, streams
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.tools.values import calls_of
-from edgespec_tui.widgets import approval_bar
 from edgespec_tui.widgets.approval_bar import ApprovalBar
 from edgespec_tui.widgets.call_view import CallView
 
@@ -38,8 +38,6 @@ from edgespec_tui.widgets.call_view import CallView
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PATIENCE_S", 0.1)
-    monkeypatch.setattr("edgespec_tui.screens.tool_questions.QUIET_S", 0.02)
-    monkeypatch.setattr(approval_bar, "GUARD_S", 0.0)
 
 
 def calling(*calls: tuple[str, object], text: str = "") -> list[StreamedRound]:
@@ -54,8 +52,9 @@ def calling(*calls: tuple[str, object], text: str = "") -> list[StreamedRound]:
     ]
 
 
-def app_with(answers: Sequence[object], **named: object) -> ChatApp:
-    return ChatApp(FakeEndpoint(answers=answers), toolbox=Toolbox([misbehaving()]), **named)  # type: ignore[arg-type]
+def app_with(answers: Sequence[object], quiet_s: float = 0.02, **named: object) -> ChatApp:
+    waits, toolbox = Waits(quiet_s=quiet_s, guard_s=0.0), Toolbox([misbehaving()])
+    return ChatApp(FakeEndpoint(answers=answers), toolbox=toolbox, waits=waits, **named)  # type: ignore[arg-type]
 
 
 async def asked(it: Driven, question: str = "do it") -> None:
@@ -140,10 +139,9 @@ async def test_what_is_allowed_in_this_chat_is_asked_about_once() -> None:
 
 
 @on_a_loop
-async def test_what_is_typed_for_the_input_allows_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_typed_for_the_input_allows_no_call() -> None:
     """A burst of keys when a call comes up: y, a and Enter among them."""
-    monkeypatch.setattr("edgespec_tui.screens.tool_questions.QUIET_S", 30.0)
-    app = app_with([calling(("echo", {"text": "x"})), "A"])
+    app = app_with([calling(("echo", {"text": "x"})), "A"], quiet_s=30.0)
     async with driven(app) as it:
         await it.say("do it")
         await it.until(lambda: it.chat.query_one(ApprovalBar).display, "the call")

@@ -92,7 +92,7 @@ class EventStream(EventSourceResponse):
 
         super().__init__(
             events,
-            ping=ping_s,  # type: ignore[arg-type]  # which it sleeps for
+            ping=ping_s,
             ping_message_factory=sign,
             sep=NEWLINE,
             send_timeout=send_s,

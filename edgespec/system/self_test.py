@@ -151,7 +151,7 @@ def _processor() -> str:
 
 def main() -> int:
     """Tests the build now and prints the result: exit code 0 right, 3 needs healing, 4 nothing heals it."""
-    found = _tested(kept_in())
+    found = _tested(kept_in(), run)
     if found.fault:
         print(found.fault)
     return 0 if not found.fault else 3 if found.sound else 4
