@@ -160,11 +160,8 @@ def test_another_build_is_tested_anew(tmp_path: Path, monkeypatch: pytest.Monkey
         (lying_on(CUDA0=6, CUDA1=5), None, "RTX 4060 and CUDA1"),
     ],
 )
-def test_where_a_pair_lies_is_reported(
-    target: Model, draft: Model | None, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices, "cards", lambda: [CARD])
-    assert devices.place_of(target, draft) == expected
+def test_where_a_pair_lies_is_reported(target: Model, draft: Model | None, expected: str) -> None:
+    assert devices.place_of(target, draft, [CARD]) == expected
 
 
 def test_a_loaded_model_knows_where_its_layers_lie(tiny_target: Path) -> None:

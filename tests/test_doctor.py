@@ -128,14 +128,13 @@ def test_a_child_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_more_threads_than_cores_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks, "performance_cores", lambda: 4)
     monkeypatch.delenv("EDGESPEC_THREADS")
-    assert machine_checks.threads()[0].status == "good"
-    assert "give 4" in problems(machine_checks.threads(8))[0].remedy
+    assert machine_checks.threads(None, 4)[0].status == "good"
+    assert "give 4" in problems(machine_checks.threads(8, 4))[0].remedy
     monkeypatch.setenv("EDGESPEC_THREADS", "2")
-    (found,) = machine_checks.threads()
+    (found,) = machine_checks.threads(None, 4)
     assert found.status == "note" and "EDGESPEC_THREADS" in found.remedy
-    assert machine_checks.threads(busy=1.5)[-1].text == "other programs keep 1.5 cores busy"
+    assert machine_checks.threads(None, 4, busy=1.5)[-1].text == "other programs keep 1.5 cores busy"
 
 
 # --- the pair

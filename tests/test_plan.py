@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import tiny_gguf
 from commands import posix
+from full_disk import no_room
 from local_hub import LocalHub
 
 from edgespec.commands import cli
@@ -243,15 +244,8 @@ def test_what_cannot_be_loaded_is_one_sentence() -> None:
 
 @posix
 def test_a_full_disk_is_one_sentence() -> None:
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
-    try:
-        with pytest.raises(PlanError, match="nothing can be planned here: .*too large"):
-            seconds_a_byte("Q8_0", PairSettings())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limit)
+    with no_room(1 << 20), pytest.raises(PlanError, match="nothing can be planned here: .*too large"):
+        seconds_a_byte("Q8_0", PairSettings())
 
 
 def test_a_format_that_is_not_known_is_one_sentence(small: Path) -> None:

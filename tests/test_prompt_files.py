@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import posix
+from full_disk import no_room
 from numpy.typing import NDArray
 from test_prefixes import LENGTH, REQUEST, answered, more, text
 from test_scheduler import FakePair, Watched
@@ -317,16 +318,10 @@ def test_no_flipped_bit_and_no_pipe_is_read_as_a_state(tmp_path: Path) -> None:
 
 @posix
 def test_a_full_disk_stops_no_answer(tmp_path: Path, opened: list[PromptFiles]) -> None:
-    import resource
-
     engine = program(tmp_path, opened)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
+    with no_room():
         assert answered(engine, text(1, 600)) == [0]
         ended(engine, opened)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not states(tmp_path)
 
 

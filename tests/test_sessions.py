@@ -12,12 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
 
 import pytest
+from full_disk import no_room
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows
@@ -542,19 +543,6 @@ def test_a_folder_that_cannot_be_made_is_reported_and_the_chat_goes_on(tmp_path:
     opened.close()
     (notice,) = opened.notices
     assert notice.startswith("chats are not saved for now: ")
-
-
-@contextmanager
-def no_room() -> Iterator[None]:
-    """No file grows."""
-    import resource
-
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @posix

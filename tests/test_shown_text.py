@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -45,16 +46,16 @@ def test_only_what_begins_a_line_anew_is_obeyed(capsys: pytest.CaptureFixture[st
     assert err == f"\r\033[Kreading {shown(HOSTILE)}\rgrowing {shown(HOSTILE)}\n"
 
 
-def test_an_answer_is_shown_on_a_terminal_and_whole_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_shown_on_a_terminal_and_whole_in_a_file() -> None:
     class Screen(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     for stream, wanted in ((Screen(), shown(HOSTILE)), (io.StringIO(), HOSTILE)):
-        monkeypatch.setattr(sys, "stdout", stream)
-        with guarded():
-            print(HOSTILE, end="")
-        assert sys.stdout is stream and stream.getvalue() == wanted
+        with redirect_stdout(stream):
+            with guarded():
+                print(HOSTILE, end="")
+            assert sys.stdout is stream and stream.getvalue() == wanted
 
 
 def test_an_error_is_a_sentence_however_long_its_cause(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,16 +28,11 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import open_toolbox
 from edgespec_tui.settings.settings import Settings
 from edgespec_tui.settings.waits import Waits
-from edgespec_tui.tools import server_list, streams
+from edgespec_tui.tools import server_list
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.tools.values import calls_of
 from edgespec_tui.widgets.approval_bar import ApprovalBar
 from edgespec_tui.widgets.call_view import CallView
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PATIENCE_S", 0.1)
 
 
 def calling(*calls: tuple[str, object], text: str = "") -> list[StreamedRound]:
@@ -53,7 +48,7 @@ def calling(*calls: tuple[str, object], text: str = "") -> list[StreamedRound]:
 
 
 def app_with(answers: Sequence[object], quiet_s: float = 0.02, **named: object) -> ChatApp:
-    waits, toolbox = Waits(quiet_s=quiet_s, guard_s=0.0), Toolbox([misbehaving()])
+    waits, toolbox = Waits(quiet_s=quiet_s, guard_s=0.0), Toolbox([misbehaving()], end_s=0.1)
     return ChatApp(FakeEndpoint(answers=answers), toolbox=toolbox, waits=waits, **named)  # type: ignore[arg-type]
 
 
@@ -194,7 +189,7 @@ async def test_hostile_text_of_a_tool_is_shown_and_never_obeyed() -> None:
 
 @on_a_loop
 async def test_a_server_that_cannot_be_used_is_reported_and_the_answer_comes() -> None:
-    app = ChatApp(FakeEndpoint(), toolbox=Toolbox([misbehaving()]))
+    app = ChatApp(FakeEndpoint(), toolbox=Toolbox([misbehaving()], end_s=0.1))
     app.context.toolbox._places["bad"].server = type(misbehaving())("bad", "no-such-program")
     async with driven(app) as it:
         await it.say("hi")
@@ -226,7 +221,7 @@ def plain(answers: Sequence[object], lines: Sequence[str] = ()) -> tuple[PlainCh
         quiet=True,
         out=io.StringIO(),
         err=io.StringIO(),
-        toolbox=Toolbox([misbehaving()]),
+        toolbox=Toolbox([misbehaving()], end_s=0.1),
     )
 
     def ask(sentence: str) -> str:

@@ -16,6 +16,7 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.oracle import llama_build
 from edgespec.pairs.files import pair_files, pair_settings
 from edgespec.system.cards import cards
+from edgespec.system.cores import performance_cores
 from edgespec.system.other_programs import Others
 from edgespec.system.self_test import SelfTest
 from edgespec.system.self_test import run as run_self_test
@@ -73,7 +74,8 @@ def _checks(arguments: argparse.Namespace, show: Show) -> Iterator[list[Finding]
     if "devices" in build:
         yield [machine_checks.arithmetic(run_self_test() or SelfTest())]
     yield machine_checks.graphics(cards(), build)
-    yield [*machine_checks.threads(arguments.threads, busy=busy), machine_checks.memory()]
+    threads = machine_checks.threads(arguments.threads, performance_cores(), busy=busy)
+    yield [*threads, machine_checks.memory()]
     yield (machines := machine_checks.machines(settings.rpc, build))
     try:
         target, draft = pair_files(arguments)

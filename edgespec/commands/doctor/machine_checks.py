@@ -20,7 +20,7 @@ from edgespec.memory.free import free_memory
 from edgespec.system import config
 from edgespec.system.builds import MENDING, REBUILD, VERSION
 from edgespec.system.cards import Card
-from edgespec.system.cores import performance_cores, threads_are_given, threads_wanted
+from edgespec.system.cores import threads_are_given, threads_wanted
 from edgespec.system.machines import ask
 from edgespec.system.other_programs import BUSY_CORES
 from edgespec.system.self_test import SelfTest
@@ -118,9 +118,9 @@ def _machine(address: str) -> Finding:
     return Finding("machines", "good", f"{address}: {free}", facts={"machine": address})
 
 
-def threads(chosen: int | None = None, *, busy: float = 0.0) -> list[Finding]:
+def threads(chosen: int | None, cores: int, *, busy: float = 0.0) -> list[Finding]:
     """Checks how many threads evaluation uses. chosen: by --threads. busy: cores that others keep busy."""
-    cores, given = performance_cores(), threads_are_given()
+    given = threads_are_given()
     wanted = chosen or (threads_wanted() if given else cores)
     by = "--threads" if chosen else "EDGESPEC_THREADS" if given else "the default"
     facts = {"threads": wanted, "cores": cores, "logical": os.cpu_count() or cores, "busy": round(busy, 2)}
