@@ -23,8 +23,8 @@ from edgespec_tui.key_bindings import bindings
 from edgespec_tui.screens.model_shelf import Shelf
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.settings.slash_commands import COMMANDS
 from edgespec_tui.terminal.typed_bytes import TypedBytes
-from edgespec_tui.widgets.slash_commands import COMMANDS
 
 ANSWERS = (
     "word " * 60,

@@ -58,6 +58,8 @@ MACHINES: Mapping[str, Mapping[int, float]] = {
         32: 210,
         48: 310,
     },
+    # 8B Q4_0 on an H100, each size again and again (2026-11-26)
+    "captured": {1: 3.5, 2: 3.8, 4: 4.45, 8: 6.6, 16: 9.7, 48: 20},
     "two dear": {1: 23.6, 2: 55, 3: 68, 4: 68, 6: 111, 8: 89, 12: 125, 16: 161, 24: 240, 48: 480},
 }
 DRAFT_STEP, DRAFT_MORE, DRAFT_READ = 0.07, 1.15, 0.12  # of a target's token: a guess; two; each of many
@@ -130,6 +132,26 @@ class Timed(OneSequence):
         return np.concatenate((want.tokens, np.array(want.tail, np.int32)))
 
 
+class Captured(Timed):
+    """A card's: the first evaluations of a new size take longer, by a part of one of a single token."""
+
+    settling, dearer = 2, (0.25, 1.0)  # of the target's and the draft's, measured
+
+    def __init__(self, clock: Clock, seconds: Callable[[int, int], float], noise: float, seed: int) -> None:
+        super().__init__(clock, seconds, noise, seed)
+        self._more = self.dearer[seed % 2] * seconds(1, 0)
+        self._size = self._left = 0
+
+    def score(self, wants: Sequence[Want]) -> list[Rows]:
+        before = self.evaluated
+        rows = super().score(wants)
+        n = self.evaluated - before
+        self._left = self.settling if n != self._size else max(0, self._left - 1)
+        self._size = n
+        self.clock.now += self._more * (self._left > 0)
+        return rows
+
+
 class Positioned(Sampler):
     """Reads the position from a row, and says how sure the draft is there."""
 
@@ -199,15 +221,18 @@ class Bench:
     seed: int = 0
     experience: Experience = field(default_factory=Experience)
     timed: type[Timed] = Timed
+    draft_step: float = DRAFT_STEP
+    settling: int = 0
     machines: Mapping[str, Mapping[int, float]] = field(default_factory=lambda: MACHINES)
 
     def __post_init__(self) -> None:
         points = {n: ms / 1000 for n, ms in self.machines[self.machine].items()}
         self.one = points[1]
-        step = self.one * DRAFT_STEP
-        reading = {1: step, 2: step * DRAFT_MORE, 64: self.one * DRAFT_READ * 64 * DRAFT_STEP}
+        step = self.one * self.draft_step
+        reading = {1: step, 2: step * DRAFT_MORE, 64: DRAFT_READ * 64 * step}
         self.true = Costs(CostTable(points, slope=0.0), CostTable(reading, slope=0.0))
         self.costs = Costs(CostTable(dict(points)), CostTable(dict(reading)))
+        self.costs.target.settling = self.costs.draft.settling = self.settling
 
     def controller(self, max_tokens: int = 256) -> Controller:
         return Controller(lambda streams: self.experience.record, max_tokens=max_tokens)

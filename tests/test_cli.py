@@ -20,9 +20,9 @@ from commands import EDGESPEC, edgespec, in_process, posix, refused
 from in_terminal import Terminal
 
 from edgespec.commands import cli, flags
+from edgespec.commands.loading import rope
 from edgespec.commands.status_line import QUIET_S, status_line
 from edgespec.errors import GrammarError
-from edgespec.pairs.files import rope
 from edgespec.pairs.shown_name import shown_name
 from edgespec_models import tiny
 

@@ -326,7 +326,7 @@ def test_the_command_tells_all_and_its_exit_code_says_whether_something_is_wrong
     code = cli.main(["doctor", "--no-measure", "--json", *pair])
     printed = json.loads(capsys.readouterr().out)
     topics = {finding["topic"] for finding in printed["findings"]}
-    assert topics == {
+    assert topics >= {
         "program", "build", "arithmetic", "graphics", "threads", "memory", "pair", "attention", "endpoint",
         "hub", "folders",
     }  # fmt: skip

@@ -210,7 +210,7 @@ def test_auto_lets_all_guess(plain: Pair) -> None:
     request = Request(GREEDY_FEW, 120, drafter="auto", draft_length=4)
     runs = [output(plain, some_prompt(seed), request) for seed in range(6)]
     sources = {s for run in runs for r in run.rounds for s in r.sources}
-    assert sources - {"lookup", "history"} == {"recycling", "model", "target"}
+    assert sources >= {"recycling", "model", "target"}
     assert sources & {"lookup", "history"}, "the one or the other: the texts are much alike"
 
 

@@ -12,7 +12,7 @@ import pytest
 import tiny_gguf
 from numpy.typing import NDArray
 
-from edgespec.commands.serve import command as serve
+from edgespec.commands.serve import flags as serve
 from edgespec.core.loop import Want
 from edgespec.core.request import Request
 from edgespec.engine.engine import Engine
@@ -184,7 +184,7 @@ def test_a_recurrent_model_is_refused(tmp_path: Path) -> None:
 def served(*flags: str) -> Any:
     """Returns the defaults of requests of a server started with these flags."""
     parser = argparse.ArgumentParser()
-    serve.add(parser)
+    serve.add_all(parser)
     arguments = parser.parse_args([*flags])
     arguments.slots = arguments.slots or 1
     return serve._defaults(arguments)

@@ -14,8 +14,8 @@ from edgespec.system import config
 from edgespec_tui.app import ChatApp
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings import instructions
-from edgespec_tui.settings.chat_changes import CHANGES
 from edgespec_tui.settings.settings import Settings
+from edgespec_tui.settings.slash_commands import CHANGES
 from edgespec_tui.settings.system_prompts import SystemPrompts
 
 

@@ -24,7 +24,7 @@ from edgespec_tui.plain.plain import PlainChat, WholeSentences, one_answer
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.settings.chat_changes import CHANGES
+from edgespec_tui.settings.slash_commands import CHANGES
 
 
 @dataclass

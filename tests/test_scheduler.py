@@ -51,6 +51,7 @@ from edgespec.engine.slots import Cache
 from edgespec.errors import FatalDecodeError, NoRoomError, PromptTooLongError, QueueFullError, SettingError
 from edgespec.llama.saved import Saved
 from edgespec.sampling.sampler import Distribution, Sampling
+from edgespec.server.choice_results import ChoiceResults
 
 GREEDY = Sampling(temperature=0)
 SAMPLED = Sampling(temperature=1.0, top_p=1.0, min_p=0.0)
@@ -382,16 +383,18 @@ def test_a_request_that_waits_can_be_cancelled_and_an_unknown_one_is_passed_over
     assert told.tokens("b") == () and "b" not in told.started
 
 
-def test_a_request_reports_how_long_it_waited_for_a_slot() -> None:
-    now = 0.0
+def test_an_answer_reports_how_long_its_prompt_waited_for_a_slot() -> None:
+    """From the engine to `timings`, as every figure that the engine knows at a request's start."""
+    now, found = 0.0, {}
     engine = Engine(FakePair(slots=1), slots=1, clock=lambda: now)
     for id in ("first", "second"):
         engine.submit(id, prompts(1)[0], Request(sampling=GREEDY, max_tokens=4))
-    waited = {}
     while not engine.idle:
-        waited |= {one.id: one.waited_s for one in engine.step() if isinstance(one, Started)}
+        for started in (one for one in engine.step() if isinstance(one, Started)):
+            (choice := ChoiceResults()).began(started, now)
+            found[started.id] = choice.timings(plain_s=0.1)["queued_ms"]
         now += 1.0
-    assert waited["first"] == 0 < waited["second"] < now
+    assert found["first"] == 0 < found["second"] < now * 1000
 
 
 def test_lanes_run_in_turn_a_few_rounds_each_and_every_round_says_how_long_it_took() -> None:

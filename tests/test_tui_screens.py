@@ -88,9 +88,6 @@ async def test_the_main_screens_look_as_they_did_at_three_sizes() -> None:
     endpoint = FakeEndpoint(answers=[ANSWER], info=replace(FAKE, embedded=True), tok_per_s=2000)
     async with driven(ChatApp(endpoint), size=SIZES[0]) as it:
         await compare(it, "empty")
-        await it.pilot.press("f1")
-        await compare(it, "help")
-        await it.pilot.press("escape")
         await it.ask("How do I find the longest line of a file?")
         await it.until(lambda: "N tok/s" in steady(it.text()))
         await compare(it, "answered")

@@ -19,6 +19,7 @@ from edgespec.core.values import FREE, BreakEven, Round
 from edgespec.errors import EndpointError, SettingError
 from edgespec_tui.endpoint.endpoint import Message
 from edgespec_tui.screens.race import Lane, Race, compared, drawn, together, verdict
+from edgespec_tui.settings.slash_commands import parsed
 from edgespec_tui.settings.themes import DARK_TINTS, LIGHT_TINTS
 from edgespec_tui.widgets.answer_body import MARKS, TINTS, AnswerBody
 from edgespec_tui.widgets.attached_files import read_file
@@ -29,7 +30,6 @@ from edgespec_tui.widgets.origins import part, spans
 from edgespec_tui.widgets.panel import MeasuredSpeedUp, PanelState, bar, odds_against, one_line, rows_of
 from edgespec_tui.widgets.quiet_moments import QuietMoments
 from edgespec_tui.widgets.segments import MOST_BLOCKS, MOST_CHARACTERS, MOST_CODE_LINES, Segment
-from edgespec_tui.widgets.slash_commands import parsed
 from edgespec_tui.widgets.turn_writer import ANSWER, known_finish
 
 PARAGRAPHS = "".join(f"Paragraph {i} has **some** words in it.\n\n" for i in range(60))

@@ -1,14 +1,15 @@
 """`edgespec chat`: a conversation in the terminal."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from edgespec.client import api_key
 from edgespec.client.state_file import digest
-from edgespec.commands import flags
+from edgespec.commands import flags, loading
 from edgespec.commands.flag_table import add_flags
 from edgespec.errors import SettingError
-from edgespec.pairs.files import chat_template, pair_files, pair_settings
+from edgespec.pairs.files import chat_template, pair_files
 from edgespec.pairs.store import standing_in
 from edgespec.system import config
 from edgespec_tui import launch
@@ -53,7 +54,7 @@ def add(command: argparse.ArgumentParser) -> None:
     )
     add_flags(command, {"--no-save": "do not save this chat"})
     add_flags(command.add_argument_group("another server"), ENDPOINT)
-    flags.add_keep_texts(command)
+    loading.add_keep_texts(command)
     flags.add_conversation(command)
     flags.add_model(command, media=True)
     flags.add_sampling(command, longest=None)
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not (named or asked) and (other := standing_in()):
         arguments.pair, arguments.notice = other
         named = True
-    pair_settings(arguments, keep_texts=arguments.keep_texts * 2**20)
+    replace(loading.pair_settings(arguments), keep_texts=arguments.keep_texts * 2**20)
     if arguments.no_save:
         arguments.keep_texts = 0
     template = chat_template(arguments)

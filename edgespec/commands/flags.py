@@ -1,46 +1,18 @@
 """Flags that several commands share: which model, how to sample, who guesses."""
 
 import argparse
-from typing import get_args
 
-from edgespec.commands.flag_table import THREADS, add_flags
+from edgespec.commands import loading
+from edgespec.commands.flag_table import add_flags, add_for_engine
 from edgespec.core.values import DRAFTERS, FREE
-from edgespec.pairs.rope import Scaling
-from edgespec.pairs.settings import KvType
 from edgespec.sampling.settings import NUMBERS
 
-ROPE = {
-    f"--rope-scaling {'|'.join(get_args(Scaling))}|": "how positions are scaled (default: what the file "
-    "says; linear if only a scale is given)",
-    "--rope-scale X": "read X times as far as the model was trained for",
-    "--rope-freq-base X": "base of the frequencies (default: what the file says)",
-    "--rope-freq-scale X": "the same as --rope-scale 1/X",
-    "--yarn-orig-ctx N": "YaRN: what the model was trained for (default: what the file says)",
-    "--yarn-ext-factor X": "YaRN: how much of high frequencies stays as it is; 0 scales all alike",
-    "--yarn-attn-factor X": "YaRN: factor on the attention's magnitude",
-    "--yarn-beta-slow X": "YaRN: rotations over the trained length below which all is scaled (1)",
-    "--yarn-beta-fast X": "YaRN: rotations over the trained length above which nothing is (32)",
-}
-KV_TYPES = "|".join(get_args(KvType))
 TARGET = {"--target FILE": "GGUF file of the target, the model that decides (or EDGESPEC_TARGET)"}
-DRAFT = {
-    "--draft FILE": "GGUF file of the draft, the model that guesses (or EDGESPEC_DRAFT)",
-    "--no-draft": "plain decoding, without guesses",
-}
-LOADING = {
+DRAFT = {"--draft FILE": "GGUF file of the draft, the model that guesses (or EDGESPEC_DRAFT)"}
+NO_DRAFT = {"--no-draft": "plain decoding, without guesses"}
+SIZES = {
     "--grow SIZE-TYPE": "make the embedded pair as slow as a large one, with the same output: 0.6B-F16",
     "--ctx N": "context length: tokens of prompt and answer together",
-    f"--kv-type {KV_TYPES} f16": "format of the target's KV cache; below f16 the answer may change",
-    f"--draft-kv-type {KV_TYPES} f16": "format of the draft's KV cache; affects speed only",
-    "--flash-attention --flash-attn -fa on|off|auto auto": "flash attention (default: where it is faster "
-    "on this machine; processors are mostly faster without)",
-    "--byte-identical": "greedy and seeded texts are the same to the byte, whatever guesses and however many "
-    "threads evaluate; a token alone costs as much as two",
-    "--gpu-layers N -1": "layers on the GPU (default: as many as fit)",
-    "--override-kv KEY=TYPE:VALUE *": "metadata of the target that llama.cpp reads instead of the file's, as "
-    "in qwen3moe.expert_used_count=int:4; repeatable",
-    "--lora FILE[:SCALE] *": "GGUF file of a LoRA adapter for the target; repeatable",
-    **THREADS,
 }
 
 
@@ -55,52 +27,14 @@ def add_model(command: argparse.ArgumentParser, *, pair_flag: bool = True, media
         group.add_argument("pair", metavar="PAIR", nargs="?", default=argparse.SUPPRESS, help=which)
         group.add_argument("--pair", metavar="NAME", help="the same")
     add_flags(group, TARGET)
-    add_flags(group.add_mutually_exclusive_group(), DRAFT)
+    either = group.add_mutually_exclusive_group()
+    add_flags(either, DRAFT)
+    add_for_engine(either, NO_DRAFT)
     if media:
         projector = "the projector with which the target reads pictures and sounds; none: text only (auto: a "
-        add_flags(group, {"--mmproj FILE auto": f"{projector}file mmproj*.gguf next to the target)"})
-    add_flags(group, LOADING)
-    add_placement(command)
-    add_machines(group)
-    add_rope(command)
-
-
-def add_rope(command: argparse.ArgumentParser) -> None:
-    """Adds how positions are scaled, under llama.cpp's names."""
-    add_flags(command.add_argument_group("contexts longer than a model was trained for"), ROPE)
-
-
-def add_keep_texts(command: argparse._ActionsContainer) -> None:
-    """Adds whether prompts and answers are kept for `edgespec distill`."""
-    text = "keep up to this much of your prompts and answers on this machine, for `edgespec distill`"
-    add_flags(command, {"--keep-texts MB 0": f"{text} (0: nothing)"})
-
-
-def add_placement(command: argparse.ArgumentParser) -> None:
-    """Adds where tensors lie that do not follow their layers, under llama.cpp's names."""
-    group = command.add_argument_group("models larger than the graphics card")
-    for of, model in (("", "target"), ("-draft", "draft")):
-        usual = "" if of else " (default: as few as needed)"
-        table = {
-            f"--cpu-moe{of}": f"keep all experts of the {model} in main memory",
-            f"--n-cpu-moe{of} N": f"keep the experts of the {model}'s first N layers in main memory{usual}",
-            f"--override-tensor{of}{'' if of else ' -ot'} PATTERN=PLACE *": f"put the {model}'s tensors "
-            "whose names match a regular expression on a device, or on CPU, main memory; repeatable",
-        }
-        add_flags(group, table)
-
-
-def add_machines(group: argparse._ArgumentGroup) -> None:
-    """Adds the other machines that layers may go to."""
-    table = {
-        "--rpc HOST:PORT,...": "put layers of the target on these machines, which run `edgespec rpc` or "
-        "llama.cpp's rpc-server",
-        "--rpc-public": "allow machines outside private networks; anyone on the way can read and change the "
-        "traffic",
-        "--tensor-split N,N,...": "share of the layers for each --rpc machine, then each graphics card "
-        "(default: by free memory)",
-    }
-    add_flags(group, table)
+        add_for_engine(group, {"--mmproj FILE auto": f"{projector}file mmproj*.gguf next to the target)"})
+    add_flags(group, SIZES)
+    loading.add(command, group)
 
 
 def add_conversation(command: argparse._ActionsContainer) -> None:
@@ -115,7 +49,7 @@ def add_template(command: argparse.ArgumentParser) -> None:
         "gemma, mistral-v3, ... (a model without one gets chatml)",
         "--chat-template-file FILE": "a Jinja template instead of the model's own",
     }
-    add_flags(command.add_mutually_exclusive_group(), table)
+    add_for_engine(command.add_mutually_exclusive_group(), table)
 
 
 def add_length(group: argparse._ActionsContainer, longest: int | None = 512) -> None:

@@ -2,17 +2,19 @@
 
 import argparse
 import sys
+from dataclasses import replace
 
+from edgespec.commands.loading import pair_settings
 from edgespec.commands.status_line import status_line
 from edgespec.engine.pair import Pair
-from edgespec.pairs.files import pair_files, pair_settings
+from edgespec.pairs.files import pair_files
 from edgespec.pairs.shown_name import shown_name
 from edgespec.system.self_test import self_test
 
 
 def open_pair(arguments: argparse.Namespace, *, remember: bool = True) -> Pair:
     """Loads the pair that the flags ask for. remember: save what is learned of it."""
-    settings = pair_settings(arguments, remember=remember)
+    settings = replace(pair_settings(arguments), remember=remember)
     target, draft = pair_files(arguments)
     with status_line() as show:
         show(f"loading {shown_name(target)} ...")

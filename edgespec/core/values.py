@@ -7,6 +7,7 @@ emitted tokens leave as a `Round`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
@@ -166,14 +167,17 @@ class Broken(NamedTuple):
 
 
 class Started(NamedTuple):
-    """A request left the queue. cached_tokens: of its prompt, those that need not be evaluated again."""
+    """A request left the queue. cached_tokens: of its prompt, those that need not be evaluated again.
+
+    timings: what else the engine knows of it by then, under its name in the `timings` of an answer.
+    """
 
     id: str
     prompt_tokens: int
     cached_tokens: int
+    timings: Mapping[str, float]
     origin: Origin = "slot"  # where these were
     broken: Broken | None = None
-    waited_s: float = 0.0  # for a slot
 
 
 class PromptProgress(NamedTuple):

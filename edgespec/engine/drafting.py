@@ -148,13 +148,15 @@ class Drafting:
     def _read_apart(self, slots: list[Slot], wants: Mapping[Slot, tuple[Want, int]]) -> int:
         """Has the draft read the first of two tokens alone, if one after the other is cheaper than at once.
 
-        As after each draft that was accepted whole. Returns in how many evaluations the tokens are read.
+        As after each draft that was accepted whole; on a card, where evaluations that follow another size are
+        dearer, always. Returns in how many evaluations the tokens are read.
         """
         want, lag = wants[slots[0]]
         draft, costs = self._draft, self._costs.draft
-        if len(slots) > 1 or lag != 2 or not self._batch.weighed or not draft.fills:
+        if len(slots) > 1 or lag != 2 or not draft.fills:
             return 1
-        if costs.seconds(2, self._batch.n_ctx) <= 2 * costs.seconds(1, self._batch.n_ctx):
+        weighed, n_ctx = self._batch.weighed, self._batch.n_ctx
+        if not costs.settling and (not weighed or costs.seconds(2, n_ctx) <= 2 * costs.seconds(1, n_ctx)):
             return 1
         first = want._replace(tokens=np.append(want.tokens, np.array(want.tail, np.int32))[:-1], tail=())
         return 2 if self._active.score("draft", [(slots[0], first)]).rows else 1

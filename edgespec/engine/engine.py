@@ -285,8 +285,8 @@ class Engine:
                 known = min(cached, running.prompt.size)  # a grammar may have settled the tokens after it
                 past, owner = self._past, running.owner
                 broken = past.explain(running.prompt, known, owner) if past and not fresh else None
-                waited_s = self._clock() - running.since
-                events.append(Started(running.id, running.prompt.size, known, origin, broken, waited_s))
+                timings = {"queued_ms": (self._clock() - running.since) * 1000}
+                events.append(Started(running.id, running.prompt.size, known, timings, origin, broken))
 
     def _fits(self, running: Running) -> bool:
         """Returns whether one more fits with the running ones. Idle sequences do not count."""

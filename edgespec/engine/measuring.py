@@ -42,6 +42,7 @@ READING = 48  # tokens of a prompt on which the draft is timed
 BEFORE = 4  # tokens before those that are timed
 STRIDE = 7919  # between the tokens of a verification
 AGAIN_BUDGET, AGAIN = 0.3, 15  # for timing sizes again: seconds at most, and token times
+SETTLING = 2  # see `CostTable`: llama.cpp captures a card's graph at the second evaluation of a size
 STRANGE = 2.0  # factor over the first two tokens just now that one token is not believed to take
 
 
@@ -58,6 +59,7 @@ def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: b
     else:
         found = Costs(table, _assumed(timed, step))
     kind = draft.kind if isinstance(draft, AnyHead) else None
+    note_places(found, target, draft)
     found.rereads = kind not in (None, "medusa")  # it reads what the target has just made
     found.at_once = kind == "dflash"
     sizes = [n for n in costs.SIZES if n <= LONGEST_DRAFT + 1 and n + BEFORE <= target.n_ctx]
@@ -68,6 +70,12 @@ def measure_costs(target: Context, draft: DraftContext | None, *, draft_fails: b
         left = costs.look(found, verify, step, sizes=sizes, read=read, n_ctx=BEFORE, budget=left)
     _clear(target, draft)
     return found
+
+
+def note_places(costs_: Costs, target: Context, draft: DraftContext | None) -> None:
+    """Notes in the costs of a pair which of the two is on a card."""
+    costs_.target.settling = SETTLING * target.model.on_gpu
+    costs_.draft.settling = SETTLING * (draft is not None and draft.model.on_gpu)
 
 
 def _single(evaluate: Callable[[int], float]) -> float:

@@ -23,7 +23,14 @@ from edgespec.engine.alone import alone
 from edgespec.engine.draft_placement import DraftPlacement
 from edgespec.engine.experience import load, save
 from edgespec.engine.loading import OnProgress, PairFiles, load_what_fits
-from edgespec.engine.measuring import SecondLook, believable, costs_path, measure_costs, time_again
+from edgespec.engine.measuring import (
+    SecondLook,
+    believable,
+    costs_path,
+    measure_costs,
+    note_places,
+    time_again,
+)
 from edgespec.engine.media_opening import open_media_reader
 from edgespec.engine.media_reader import Piece
 from edgespec.engine.stream_maker import StreamMaker
@@ -153,6 +160,7 @@ class Pair(Closing):
                 if self.known.costs is None or not believable(self.known.costs, *contexts):
                     self.known.costs = measure_costs(*contexts)
                 else:
+                    note_places(self.known.costs, *contexts)
                     time_again(self.known.costs, *contexts)
             except EngineError:  # if it was the target, it fails again; else guessing may end, not loading
                 self.known.costs = measure_costs(*contexts, draft_fails=True)

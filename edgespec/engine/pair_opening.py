@@ -2,6 +2,7 @@
 
 import sys
 import time
+from dataclasses import asdict
 
 from edgespec.core.pace.worth import break_even
 from edgespec.engine.engine import Engine
@@ -74,11 +75,11 @@ def about(pair: Pair) -> Loaded:
     """Returns what the owner has to know of a pair."""
     target = pair.target
     plain = pair.costs().target
+    guesses = break_even(pair.costs(), drafts=pair.draft_name is not None)
     return Loaded(
         name=target.path.stem,
         draft_name=pair.draft_name,
         n_ctx=pair.n_ctx,
-        n_ctx_train=target.n_ctx_train,
         n_vocab=target.n_vocab,
         n_bytes=target.path.stat().st_size,
         chat_template=target.chat_template,
@@ -94,10 +95,13 @@ def about(pair: Pair) -> Loaded:
         bos_token=target.vocabulary.bos if target.vocabulary.add_bos else None,
         fill=target.fill_tokens,
         place=pair.place,
-        break_even=break_even(pair.costs(), drafts=pair.draft_name is not None),
         adapters=pair.settings.adapters,
         beyond_trained=pair.beyond_trained or "",
         reads=pair.reads,
         no_media=pair.no_media,
-        byte_identical=pair.settings.byte_identical,
+        meta={
+            "n_ctx_train": target.n_ctx_train,
+            "break_even": guesses and asdict(guesses),
+            "exact": "bytes" if pair.settings.byte_identical else "distribution",
+        },
     )

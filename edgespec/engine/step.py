@@ -67,6 +67,7 @@ class Step:
         if whole:
             self._enter(0)
         scored = self._active.score("target", [(slot, want)])
+        self._costs.note_size(0)
         if scored.rows and whole and slot.request.ask.model == "target":
             self._end([slot], scored.rows)
             for _, round_ in self.rounds:
@@ -127,6 +128,7 @@ class Step:
             return
         slots = [slot for slot, _ in scored.asked]
         self.verified = target.evaluated - before, self._clock() - started
+        self._costs.note_size(target.evaluated - before)
         n = len(self._active.slots)  # first, and as many rows: who joins is asked nothing
         self._end(slots[:n], scored.rows[:n])
         if batch.weighed and not self._joining:
@@ -169,12 +171,15 @@ class Step:
         wanted = batch.total + filling
         if len(slots) < len(batch.least):  # somebody had to wait
             return
-        if self._costs.light and evaluated == 1:  # maybe after another size; see `Costs.note_plain`
+        plain = batch.total == batch.streams
+        if (
+            plain and not self._costs.settled or self._costs.light and evaluated == 1
+        ):  # see `Costs.note_plain`
             return
         together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
         going_on = [slot for slot in slots if slot.seq not in self._prompts]
         if evaluated == wanted and together and len(going_on) == len(slots):
-            self._costs.target.learn(evaluated, batch.n_ctx, seconds, plain=batch.total == batch.streams)
+            self._costs.target.learn(evaluated, batch.n_ctx, seconds, plain=plain)
         elif evaluated > wanted and going_on:
             table, sizes = self._costs.target, [want.rows for want in wants]
             expected = sum(table.seconds(n, batch.n_ctx) for n in ([sum(sizes)] if together else sizes))
@@ -199,10 +204,7 @@ class Step:
                 slot.request.pace.observe(round_, 0.0)
             if batch.total == 1 and not self._prompts:
                 self._costs.note_plain(batch.n_ctx, seconds)
-            else:
-                self._costs.steady = False
             return
-        self._costs.steady = False
         if not self._expected:
             self._trust.rest()
         elif not (self.failures or self.suspended):  # tokens of theirs were expected, too

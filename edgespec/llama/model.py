@@ -197,6 +197,11 @@ class Model(Closing):
         return bool(self.layers.keys() - {PROCESSOR})
 
     @property
+    def all_on_gpu(self) -> bool:
+        """True if the processor has none of its layers, nor tensors of them."""
+        return self.on_gpu and PROCESSOR not in self.layers and not self.rules
+
+    @property
     def architecture(self) -> str:
         return self.metadata.get("general.architecture", "")
 

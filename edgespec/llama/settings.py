@@ -25,6 +25,7 @@ DEFAULT_N_CTX = 8192
 CHUNK = 512
 CELL_BYTES = 64  # of host memory that llama.cpp keeps about each token of a cache, even if it only plans one
 MAX_SEQUENCES = 256  # LLAMA_MAX_SEQ
+THREADS_BESIDE_CARD = 4  # more than look up embeddings in time only wait for each other
 SNAPSHOTS = (
     8  # recurrent states kept for rollback where the architecture allows; each is a copy of the whole state
 )
@@ -106,8 +107,8 @@ def new_context(model: Model, settings: ContextSettings, *, mtp: bool = False, o
         params.n_rs_seq = max(0, min(settings.n_rows - 1, settings.chunk - 2, params.n_ctx - 2, SNAPSHOTS))
     params.n_outputs_max = max(settings.n_rows, params.n_seq_max)  # llama.cpp reserves one for each
     params.n_outputs_max_per_seq = settings.n_rows
-    threads = settings.threads or threads_wanted()
-    params.n_threads = params.n_threads_batch = threads
+    usual = min(threads_wanted(), THREADS_BESIDE_CARD) if model.all_on_gpu else threads_wanted()
+    params.n_threads = params.n_threads_batch = settings.threads or usual
     params.flash_attn_type = -1 if settings.flash_attention is None else int(settings.flash_attention)
     params.type_k = params.type_v = _KV_TYPES[settings.kv_type]
     for name, value in settings.rope.given().items():

@@ -1,6 +1,6 @@
 """How a pair is loaded: the settings, checked before any model is opened.
 
-They are made in one place (`pair_files.pair_settings`, from flags), go to the worker unchanged, and
+They are made in one place (`commands/loading.py`, from flags), go to the worker unchanged, and
 `engine.Pair` reads them. This module knows nothing of llama.cpp, so the web process may hold them too.
 """
 

@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Literal, NamedTuple
 from edgespec.core.attachment import Mixed
 from edgespec.core.fill_tokens import FillTokens
 from edgespec.core.request import Request
-from edgespec.core.values import BreakEven, Emitted, PromptProgress, Started
+from edgespec.core.values import Emitted, PromptProgress, Started
 from edgespec.pairs.adapters import Adapter
 from edgespec.pairs.settings import PairSettings
 
@@ -160,7 +160,6 @@ class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     name: str
     draft_name: str | None
     n_ctx: int
-    n_ctx_train: int
     n_vocab: int
     n_bytes: int
     chat_template: str | None
@@ -174,14 +173,13 @@ class Loaded(NamedTuple):  # one figure of it changes with each `StepReport`
     slots: int
     bos_token: int | None  # the start token, if the model wants one before text
     fill: FillTokens | None  # None where it cannot
+    meta: Mapping[str, Any]  # what else the lists of models show of it, by its name in their `meta`
     place: str = ""  # which graphics cards evaluate, in words; "" if the processor does all of it
-    break_even: BreakEven | None = None
     adapters: tuple[Adapter, ...] = ()
     beyond_trained: str = ""  # a warning, if the context is longer than what the target was trained for
     reads: tuple[str, ...] = ()  # kinds of media: "picture", "sound"
     no_media: str = ""  # why a projector that was found is not used
     end_tokens: tuple[int, ...] = ()
-    byte_identical: bool = False  # texts are plain decoding's to the byte; else only exact in distribution
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,18 +25,12 @@ LETTERS = {
     "t": "temperature",
 }  # the stages in their usual order, by the letters that llama.cpp has for them
 ORDER = tuple(LETTERS.values())
-OTHER_NAMES = {
-    "top-k": "top_k",
-    "top-p": "top_p",
+OTHER_NAMES = {  # with - for _ as well
     "nucleus": "top_p",
-    "typical-p": "typ_p",
-    "typical": "typ_p",
-    "typ-p": "typ_p",
-    "typ": "typ_p",
-    "min-p": "min_p",
-    "temp": "temperature",
-    "top-n-sigma": "top_n_sigma",
     "typical_p": "typ_p",
+    "typical": "typ_p",
+    "typ": "typ_p",
+    "temp": "temperature",
 }
 NO_STAGES = {"infill"}  # of llama.cpp's, for filling in: ignored
 
@@ -85,8 +79,12 @@ class Number:
 TOKEN = Number(0, 0, ANY)
 
 
-def _row(default: float, *row: Any) -> Any:
-    return field(default=default, metadata={"number": Number(default, *row)})
+def _row(
+    default: float, low: float, high: float, help: str,
+    *, stage: str = "", off: float | None = None, in_file: str = "", also: str = "",
+) -> Any:  # fmt: skip
+    number = Number(default, low, high, help, stage=stage, off=off, in_file=in_file, also=also)
+    return field(default=default, metadata={"number": number})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,44 +94,39 @@ class Sampling:
     Raises SettingError for values that make no sense.
     """
 
-    temperature: float = _row(0.8, 0, 100, "0 always picks the likeliest token", "temperature", 1.0, "temp")
-    top_k: int = _row(0, 0, ANY, "keep the N likeliest tokens", "top_k", 0, "top_k")
-    top_p: float = _row(
-        0.95, 0, 1, "keep the likeliest tokens that together have probability X", "top_p", 1.0, "top_p"
-    )
-    min_p: float = _row(
-        0.05, 0, 1, "keep tokens at least X times as likely as the likeliest", "min_p", 0.0, "min_p"
-    )
-    typical_p: float = _row(
-        1.0, 0, 1, "keep the most typical tokens that together have probability X", "typ_p", 1.0, "", "typ_p"
-    )
-    top_n_sigma: float = _row(
-        0.0, 0, 1000, "keep tokens within X standard deviations of the largest logit", "top_n_sigma", 0.0
-    )
-    repeat_penalty: float = _row(
-        1.0, 0.01, 100, "make recent tokens less likely by the factor X", "penalties", 1.0, "penalty_repeat"
-    )
-    frequency_penalty: float = _row(
-        0.0, -100, 100, "subtract X from a logit for each recent occurrence of its token", "penalties", 0.0
-    )
-    presence_penalty: float = _row(
-        0.0, -100, 100, "subtract X from the logit of every recent token", "penalties", 0.0
-    )
-    penalty_last_n: int = _row(
-        64, -1, ANY, "how many tokens are recent (-1: all)", "", None, "penalty_last_n", "repeat_last_n"
-    )
-    xtc_probability: float = _row(0.0, 0, 1, "probability of leaving out the likeliest tokens", "xtc", 0.0)
-    xtc_threshold: float = _row(
-        0.1, 0, 1, "leave out tokens likelier than this, except the least likely of them"
-    )
-    dynatemp_range: float = _row(
-        0.0, 0, 100, "let the temperature vary with the entropy, by up to this much", "temperature", 0.0
-    )
+    # fmt: off
+    temperature: float = _row(0.8, 0, 100, "0 always picks the likeliest token",
+        stage="temperature", off=1.0, in_file="temp")
+    top_k: int = _row(0, 0, ANY, "keep the N likeliest tokens", stage="top_k", off=0, in_file="top_k")
+    top_p: float = _row(0.95, 0, 1, "keep the likeliest tokens that together have probability X",
+        stage="top_p", off=1.0, in_file="top_p")
+    min_p: float = _row(0.05, 0, 1, "keep tokens at least X times as likely as the likeliest",
+        stage="min_p", off=0.0, in_file="min_p")
+    typical_p: float = _row(1.0, 0, 1, "keep the most typical tokens that together have probability X",
+        stage="typ_p", off=1.0, also="typ_p")
+    top_n_sigma: float = _row(0.0, 0, 1000, "keep tokens within X standard deviations of the largest logit",
+        stage="top_n_sigma", off=0.0)
+    repeat_penalty: float = _row(1.0, 0.01, 100, "make recent tokens less likely by the factor X",
+        stage="penalties", off=1.0, in_file="penalty_repeat")
+    frequency_penalty: float = _row(0.0, -100, 100,
+        "subtract X from a logit for each recent occurrence of its token", stage="penalties", off=0.0)
+    presence_penalty: float = _row(0.0, -100, 100, "subtract X from the logit of every recent token",
+        stage="penalties", off=0.0)
+    penalty_last_n: int = _row(64, -1, ANY, "how many tokens are recent (-1: all)",
+        in_file="penalty_last_n", also="repeat_last_n")
+    xtc_probability: float = _row(0.0, 0, 1, "probability of leaving out the likeliest tokens",
+        stage="xtc", off=0.0)
+    xtc_threshold: float = _row(0.1, 0, 1,
+        "leave out tokens likelier than this, except the least likely of them")
+    dynatemp_range: float = _row(0.0, 0, 100, "let the temperature vary with the entropy, by up to this much",
+        stage="temperature", off=0.0)
     dynatemp_exponent: float = _row(1.0, 0, 100, "exponent of that dependence")
-    dry_multiplier: float = _row(0.0, 0, 1000, "penalty on tokens that continue a repetition", "dry", 0.0)
+    dry_multiplier: float = _row(0.0, 0, 1000, "penalty on tokens that continue a repetition",
+        stage="dry", off=0.0)
     dry_base: float = _row(1.75, 0, 100, "how fast the penalty grows with the length of the repetition")
     dry_allowed_length: int = _row(2, 0, ANY, "longest repetition without a penalty")
     dry_penalty_last_n: int = _row(64, -1, ANY, "tokens to search for repetitions (-1: all)")
+    # fmt: on
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
     samplers: tuple[str, ...] = ORDER  # the stages in their order; one that is not named is left out
@@ -237,5 +230,6 @@ def sampler_order(given: str | Sequence[str]) -> tuple[str, ...]:
     """
     if isinstance(given, str):
         given = list(given) if set(given) <= set(LETTERS) else given.split(";")
-    names = [LETTERS.get(name, OTHER_NAMES.get(name, name)) for name in given if name not in NO_STAGES]
+    spelt = [name.replace("-", "_") for name in given if name not in NO_STAGES]
+    names = [LETTERS.get(name, OTHER_NAMES.get(name, name)) for name in spelt]
     return Sampling(samplers=tuple(dict.fromkeys(names))).samplers

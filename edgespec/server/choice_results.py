@@ -1,5 +1,6 @@
 """What came of one choice of a request: its counts and times, and their form in an answer."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,7 @@ class ChoiceResults(Counts):
     broken: Broken | None = None  # why others were evaluated again
     known_tokens: int = 0  # of the prompt, that the target has, as far as reported
     rounds: int = 0
-    waited_s: float = 0.0  # for a slot
+    start: Mapping[str, float] = field(default_factory=dict)  # timings that the engine reported at its start
     started: float = 0.0
     first: float = 0.0
     last: float = 0.0
@@ -46,7 +47,7 @@ class ChoiceResults(Counts):
         self.started = self.first = self.last = at
         self.prompt_tokens = started.prompt_tokens
         self.known_tokens = self.cached_tokens = started.cached_tokens
-        self.origin, self.broken, self.waited_s = started.origin, started.broken, started.waited_s
+        self.origin, self.broken, self.start = started.origin, started.broken, started.timings
 
     def read(self, known_tokens: int, at: float) -> bool:
         """Notes how much of its prompt has been read; False if that is nothing new."""
@@ -64,10 +65,14 @@ class ChoiceResults(Counts):
             "time_ms": round((self.first - self.started) * 1000),
         }
 
-    def notes(self, unread_calls: int) -> dict[str, Any]:
-        """Returns what was changed in its system prompt, and how many calls are content: if any."""
-        found = {"normalized": list(self.normalized), "unread_calls": unread_calls}
-        return {name: value for name, value in found.items() if value}
+    def edgespec_object(self, unread_calls: int, figures: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Returns the `edgespec` object of an answer, or {}: what is unusual, and figures of its dialect.
+
+        unread_calls: calls that are content, because they could not be read.
+        """
+        unusual = {"normalized": list(self.normalized), "unread_calls": unread_calls}
+        ours = {**(figures or {}), **{name: value for name, value in unusual.items() if value}}
+        return {"edgespec": ours} if ours else {}
 
     def reuse(self) -> dict[str, Any]:
         """Returns where known tokens of the prompt were, and why others were evaluated again."""
@@ -100,7 +105,7 @@ class ChoiceResults(Counts):
             "speedup_measured": measured_s / per_token_s if measured_s and per_token_s else None,
         }
         return {
-            "queued_ms": self.waited_s * 1000,
+            **self.start,
             "cache_n": self.cached_tokens,
             "prompt_n": prompt_n,
             "prompt_ms": prompt_s * 1000,

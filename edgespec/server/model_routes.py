@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -207,18 +206,16 @@ class ModelRoutes:
             about = worker.about
             meta |= {
                 "n_ctx": about.n_ctx,
-                "n_ctx_train": about.n_ctx_train,
                 "n_vocab": about.n_vocab,
                 "size": about.n_bytes,
                 "draft": about.draft_name,
                 "plain_s": about.plain_s,
-                "break_even": about.break_even and asdict(about.break_even),
                 "card": about.place,
                 "chat_template_source": self._answering.template_source(pair.load, about),
                 "build_advice": self_test().advice,
                 "beyond_trained": about.beyond_trained,
                 "reads": about.reads,
-                "exact": "bytes" if about.byte_identical else "distribution",
+                **about.meta,
             }
         began = datetime.fromtimestamp(self._began, UTC).isoformat().replace("+00:00", "Z")
         return {

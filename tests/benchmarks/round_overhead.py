@@ -36,12 +36,12 @@ from tiny_gguf import write_llama
 
 from edgespec.core.request import Request
 from edgespec.engine.pair import Pair
-from edgespec.llama import context as context_module
+from edgespec.llama import evaluation as evaluation_module
 from edgespec.pairs.settings import PairSettings
 from edgespec.sampling.sampler import Sampler, Sampling
 from edgespec.system.cores import threads_wanted
 
-context: Any = context_module  # parts of it are replaced by others that note the time
+evaluation: Any = evaluation_module  # parts of it are replaced by others that note the time
 
 KINDS = {
     "greedy": Sampling(temperature=0),
@@ -76,7 +76,7 @@ def overheads(pair: Pair, request: Request, n_rounds: int) -> list[float]:
 @contextmanager
 def nothing_evaluated(rows: np.ndarray) -> Iterator[None]:
     """Lets evaluations of a round's size answer with `rows`, at once; prompts are evaluated as ever."""
-    decode, address_of, last = context.C.llama_decode, context._address_of, [0]
+    decode, address_of, last = evaluation.C.llama_decode, evaluation._address_of, [0]
 
     def ready(handle: Any, batch: Any) -> int:
         last[0] = batch.n_tokens
@@ -85,17 +85,17 @@ def nothing_evaluated(rows: np.ndarray) -> Iterator[None]:
     def address(handle: Any, i: int) -> int:
         return int(address_of(handle, i)) if last[0] > len(rows) else rows.ctypes.data + i * rows.strides[0]
 
-    context.C.llama_decode, context._address_of = ready, address
+    evaluation.C.llama_decode, evaluation._address_of = ready, address
     try:
         yield
     finally:
-        context.C.llama_decode, context._address_of = decode, address_of
+        evaluation.C.llama_decode, evaluation._address_of = decode, address_of
 
 
 @contextmanager
 def gaps_noted(gaps: list[tuple[int, float, float]]) -> Iterator[None]:
     """Notes (tokens evaluated before, seconds to the next evaluation, of which on rows) of each gap."""
-    decode, row_of, rows, before = context.C.llama_decode, Sampler.__call__, [0.0], [(0, 0.0)]
+    decode, row_of, rows, before = evaluation.C.llama_decode, Sampler.__call__, [0.0], [(0, 0.0)]
 
     def noted(handle: Any, batch: Any) -> int:
         n, since = before[0]
@@ -111,11 +111,11 @@ def gaps_noted(gaps: list[tuple[int, float, float]]) -> Iterator[None]:
         rows[0] += time.perf_counter() - since
         return found
 
-    context.C.llama_decode, Sampler.__call__ = noted, timed  # type: ignore[method-assign]
+    evaluation.C.llama_decode, Sampler.__call__ = noted, timed  # type: ignore[method-assign]
     try:
         yield
     finally:
-        context.C.llama_decode, Sampler.__call__ = decode, row_of  # type: ignore[method-assign]
+        evaluation.C.llama_decode, Sampler.__call__ = decode, row_of  # type: ignore[method-assign]
 
 
 def breakdown(pair: Pair, request: Request, n_rounds: int) -> str:

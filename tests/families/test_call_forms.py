@@ -190,8 +190,9 @@ def test_calls_that_cannot_be_read_are_counted(text: str, unread: int) -> None:
     for delta in (parser.feed(text), parser.finish()):
         turn.add(delta)
     assert parser.unread == unread and bool(turn.calls) == ("other" in text)
-    found = ChoiceResults(normalized=("a clock",)).notes(parser.unread)
-    assert found == {"normalized": ["a clock"], **({"unread_calls": unread} if unread else {})}
+    found = ChoiceResults(normalized=("a clock",)).edgespec_object(parser.unread)
+    assert found == {"edgespec": {"normalized": ["a clock"]} | ({"unread_calls": unread} if unread else {})}
+    assert ("edgespec" in ChoiceResults().edgespec_object(parser.unread)) == bool(unread)
 
 
 UNFIT: tuple[dict[str, Any], ...] = tuple(

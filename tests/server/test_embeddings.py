@@ -148,14 +148,14 @@ def test_ollamas_clients_get_vectors_of_the_model_they_name(server: Served, mode
 
 def test_a_model_of_the_hubs_cache_has_the_name_of_its_link(model: Path, tmp_path: Path) -> None:
     """It was named by the hash of its blob."""
-    from edgespec.commands.serve.command import _pooling_model
+    from edgespec.commands.serve.flags import pooling_model
 
     blob = tmp_path / "5f" / ("0" * 64)
     blob.parent.mkdir()
     blob.write_bytes(model.read_bytes())
     link = tmp_path / "embedder-Q8_0.gguf"
     link.symlink_to(blob)
-    assert Embeddings(_pooling_model(str(link), "--embed")).name == "embedder-Q8_0"
+    assert Embeddings(pooling_model(str(link), "--embed")).name == "embedder-Q8_0"
 
 
 def test_a_child_that_dies_is_reported_and_replaced(server: Served, client: openai.OpenAI) -> None:

@@ -45,7 +45,7 @@ class Worker:
 
     def say(self, what: Round | None = None) -> None:
         for id, listener in tuple(self.listeners.items()):
-            listener(id, Emitted(id, what) if what else Started(id, 3, 0), 1.0)
+            listener(id, Emitted(id, what) if what else Started(id, 3, 0, {}), 1.0)
 
 
 class Nobody:
@@ -135,12 +135,6 @@ def test_the_speed_up_is_estimated_at_this_length_of_text_and_measured_where_pla
     choice.n_tokens, choice.drafted = 1, 1
     short = choice.timings(0.04)
     assert "speedup_estimated" not in short and None not in short.values()
-
-
-def test_timings_say_how_long_the_prompt_waited_for_a_slot() -> None:
-    choice = ChoiceResults()
-    choice.began(Started("r1", 3, 0, waited_s=0.5), 1.0)
-    assert choice.timings(0.04)["queued_ms"] == 500
 
 
 def test_plain_decoding_is_known_from_enough_tokens_and_follows_what_changes() -> None:

@@ -9,7 +9,7 @@ from textual.command import DiscoveryHit, Hits
 from textual.screen import Screen
 from textual.system_commands import SystemCommandsProvider
 
-from edgespec_tui.widgets.slash_commands import COMMANDS, SlashCommand
+from edgespec_tui.settings.slash_commands import COMMANDS, SlashCommand
 
 
 class Entries(SystemCommandsProvider):

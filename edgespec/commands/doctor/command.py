@@ -4,6 +4,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from edgespec.client import api_key
 from edgespec.client.client import Client
@@ -11,10 +12,11 @@ from edgespec.commands import flags
 from edgespec.commands.doctor import findings, last_requests, machine_checks, pair_checks
 from edgespec.commands.doctor.findings import Finding
 from edgespec.commands.flag_table import add_flags
+from edgespec.commands.loading import pair_settings
 from edgespec.commands.status_line import Show, status_line
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.memory.oracle import llama_build
-from edgespec.pairs.files import pair_files, pair_settings
+from edgespec.pairs.files import pair_files
 from edgespec.system.cards import cards
 from edgespec.system.cores import performance_cores
 from edgespec.system.other_programs import Others
@@ -65,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checks(arguments: argparse.Namespace, show: Show) -> Iterator[list[Finding]]:
-    settings = pair_settings(arguments, remember=False)
+    settings = replace(pair_settings(arguments), remember=False)
     others = Others()
     time.sleep(WATCHED_S)
     busy = others.cores()

@@ -12,10 +12,11 @@ from edgespec.commands import flags
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.launch.programs import PROGRAMS, Place, Program, Setup
 from edgespec.commands.launch.session import called_in, counts_of, in_words
+from edgespec.commands.loading import pair_settings
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.local.attach import Attached, Progress, WantedEngine, attach
 from edgespec.local.engine_flags import engine_flags
-from edgespec.pairs.files import pair_files, pair_settings
+from edgespec.pairs.files import pair_files
 from edgespec.system import config
 from edgespec_models.kept_file import write_whole
 

@@ -6,7 +6,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from edgespec.commands import flags
+from edgespec.commands import loading
 from edgespec.commands.flag_table import add_flags
 from edgespec.commands.plan import report
 from edgespec.commands.plan.bandwidth import seconds_a_byte
@@ -17,7 +17,6 @@ from edgespec.commands.status_line import QUIET_S, status_line
 from edgespec.errors import EdgeSpecError, PlanError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.memory.header_fit import fit_of_heads
-from edgespec.pairs.files import pair_settings
 from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.pairs.settings import PairSettings
@@ -35,8 +34,9 @@ FLAGS = {
     "--draft FILE": "the draft for --target, or a repository's",
     "--acceptance T": "acceptance rate, 0 to 1 (default: the pair's known rate, else an assumed one)",
     "--json": "print one JSON object, for programs",
+    "--ctx N": "tokens of context to make room for",
 }
-OF_LOADING = ("--ctx", "--kv-type", "--gpu-layers", "--threads")
+OF_LOADING = ("--kv-type", "--gpu-layers", "--threads")
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -44,11 +44,11 @@ def add(command: argparse.ArgumentParser) -> None:
     which = "a pair of the catalogue, an installed pair, or a repository[:quant] with --draft"
     command.add_argument("pairs", nargs="*", metavar="PAIR", help=which)
     group = command.add_argument_group("model")
-    loading = {flag: text for flag, text in flags.LOADING.items() if flag.split()[0] in OF_LOADING}
-    add_flags(group, FLAGS | loading)
-    flags.add_machines(group)
-    flags.add_placement(command)
-    flags.add_rope(command)
+    shared = {flag: text for flag, text in loading.FLAGS.items() if flag.split()[0] in OF_LOADING}
+    add_flags(group, FLAGS | shared)
+    loading.add_machines(group)
+    loading.add_placement(command)
+    loading.add_rope(command)
     command.set_defaults(grow=None, pair=None, no_draft=False, drafter="auto", lora=[], override_kv=[])
     command.set_defaults(draft_kv_type="f16", flash_attention="auto", byte_identical=False)
 
@@ -85,7 +85,7 @@ def _settings(arguments: argparse.Namespace) -> PairSettings:
         raise SettingError("--target and a PAIR are both given: leave out one of them")
     if arguments.draft and not arguments.target and len(arguments.pairs) != 1:
         raise SettingError("--draft works with one pair: name it, or give --target")
-    return pair_settings(arguments)
+    return loading.pair_settings(arguments)
 
 
 def _names(arguments: argparse.Namespace) -> list[str]:

@@ -12,7 +12,6 @@ from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.fit.fit import Fit, gib
 
 OFF_BY = 0.18  # how far plans were from measured speeds, on average (docs/plan.md)
-TITLES = ("pair", "memory", "plain", "expected", "gain", "guesses", "if they are accepted")
 ROUGH = f"""Estimates for the beginning of a text, off by {OFF_BY:.0%} on average in a comparison with
 pairs in use, and by more where other programs run. Long contexts are slower."""
 ASSUMED = """How many guesses are accepted depends on pair and text; where nothing is known, 60 % are assumed
@@ -41,24 +40,29 @@ def lines(found: Sequence[Planned], busy: float) -> list[str]:
     if busy >= BUSY_CORES:
         notes.append(f"Other programs kept {busy:.1f} cores busy: the figures are too low, and may be odd.")
     notes += [f"{planned.name}: {note}" for planned in found for note in planned.notes]
-    return [
-        *(table([TITLES, *rows]) if rows else []),
-        "",
-        *(line for note in notes for line in wrapped(note)),
-    ]
+    shown = [line for note in notes for line in wrapped(note)]
+    return [*(table([tuple(rows[0]), *(tuple(row.values()) for row in rows)]) if rows else []), "", *shown]
 
 
-def _row(planned: Planned, plan: PairPlan) -> tuple[str, ...]:
+def _row(planned: Planned, plan: PairPlan) -> dict[str, str]:
+    """Returns a row of the table, by the titles of its columns."""
     fit = planned.fit
-    memory = "?" if fit is None else gib(fit.choice.total) + ("" if fit.fits else " (too much)")
-    plain = f"{plan.plain_tok_per_s:.1f} tok/s"
-    if not plan.speeds:
-        return planned.name, memory, plain, "-", "-", "no draft", ""
-    speed = plan.speeds[0]
-    gain = f"{speed.tok_per_s / plan.plain_tok_per_s:.2f}"
-    guesses = f"{speed.draft_length} at a time" if speed.draft_length else "do not pay"
-    accepted = f"{speed.acceptance:.0%}" + (" (assumed)" if planned.assumed else "")
-    return planned.name, memory, plain, f"{speed.tok_per_s:.1f} tok/s", gain, guesses, accepted
+    row = {
+        "pair": planned.name,
+        "memory": "?" if fit is None else gib(fit.choice.total) + ("" if fit.fits else " (too much)"),
+        "plain": f"{plan.plain_tok_per_s:.1f} tok/s",
+        "expected": "-",
+        "gain": "-",
+        "guesses": "no draft",
+        "if they are accepted": "",
+    }
+    if plan.speeds:
+        speed = plan.speeds[0]
+        row["expected"] = f"{speed.tok_per_s:.1f} tok/s"
+        row["gain"] = f"{speed.tok_per_s / plan.plain_tok_per_s:.2f}"
+        row["guesses"] = f"{speed.draft_length} at a time" if speed.draft_length else "do not pay"
+        row["if they are accepted"] = f"{speed.acceptance:.0%}" + (" (assumed)" if planned.assumed else "")
+    return row
 
 
 def document(found: Sequence[Planned], busy: float) -> str:

@@ -7,28 +7,18 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
 
+from edgespec.commands.serve.flags import LIVE, server_settings
 from edgespec.errors import SettingError
 from edgespec.server.settings import ServerSettings
-
-# what needs no restart; the rest belongs to the engine, its caches, or the sockets
-LIVE = frozenset(
-    {"api_key", "api_key_file", "allowed_host", "cors_origin", "canary", "verbose", "no_metrics", "max_body"}
-    | {"max_seconds", "n", "temperature", "seed", "reasoning", "drafter", "idle_unload", "slot_save_path"}
-    | {"media_url_hosts", "no_normalize"}
-)
 
 
 class SettingsInForce:
     """The flags that are in force, of the command line and the file."""
 
-    def __init__(
-        self, arguments: argparse.Namespace, settings: Callable[[argparse.Namespace], ServerSettings]
-    ) -> None:
-        """settings: returns what the flags say, or raises SettingError."""
+    def __init__(self, arguments: argparse.Namespace) -> None:
         self.path: str = arguments.config
         self._again: Callable[[], argparse.Namespace] = arguments.read_again
         self._first = self._now = copy(arguments)
-        self._settings = settings
         self.keys: tuple[str, ...] = ()
 
     def can_be_asked(self) -> bool:
@@ -52,7 +42,7 @@ class SettingsInForce:
         kept.slots = kept.slots or 1  # that was decided at the start
         for name in LIVE:
             setattr(kept, name, getattr(new, name))
-        settings = self._settings(kept)
+        settings = server_settings(kept)
         changed = {name for name in LIVE if getattr(new, name) != getattr(self._now, name)}
         if self.keys != settings.keys and "api_key_file" not in changed:
             changed.add("keys")

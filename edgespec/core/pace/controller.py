@@ -45,7 +45,7 @@ class Controller:
         self._most = LONGEST_DRAFT  # guesses that may be lost in this round
         self._light = False  # a token is so cheap that looking for guesses shows
         self._resting = False  # nobody looks in this round
-        self._timing = False  # plain decoding is timed in the next round, too
+        self._timing = 0  # rounds from the next on in which plain decoding is timed, too
         self._stale = False  # it is to be timed in this one
         self._emitted = 1  # tokens of the last round
         self._idle = 0  # rounds in which the draft model need not be asked
@@ -66,7 +66,8 @@ class Controller:
             watch.left -= 1
             self._resting = True
         else:
-            self._resting = self._light and self._due()
+            after = TUNING.refresh if costs.timed else TUNING.fresh
+            self._resting = self._light and self._due(self.record.since_plain >= after)
         return not self._resting
 
     def drafts(self) -> bool:
@@ -88,7 +89,9 @@ class Controller:
         self.record.take_up(slowness.floor)
         self._guesser, self._gain = "plain", 1.0
         if not self._resting:
-            self._stale = not self._light and (self.record.stale or slowness.asks)
+            self._stale = not self._light and self._due(
+                self.record.stale(batch.costs.settling) or slowness.asks
+            )
             batch.weigh()
 
     def window(self, lag: int) -> int:
@@ -115,14 +118,13 @@ class Controller:
             return False
         return n < self._trial or self._pays(n, ask.reach, free=not ask.rows)
 
-    def _due(self) -> bool:
-        """Returns whether to time a light target's plain decoding again, which takes two rounds."""
+    def _due(self, again: bool) -> bool:
+        """Returns whether to time plain decoding in this round: once if `again`, behind those that settle."""
         if self._timing:
-            self._timing = False
+            self._timing -= 1
             return True
-        after = TUNING.refresh if self._batch.costs.timed else TUNING.fresh
-        self._timing = self.record.since_plain >= after
-        return self._timing
+        self._timing = self._batch.costs.settling if again else 0
+        return again
 
     def _grants_model(self, ask: Ask, lag: int) -> bool:
         """Decides between the draft model, the free guess, and none."""

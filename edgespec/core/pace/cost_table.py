@@ -174,6 +174,8 @@ class CostTable:
     weights: dict[int, float] = field(default_factory=dict)  # size -> observations that this rests on
     slowness: Slowness = field(default_factory=Slowness)
     reach: dict[int, float] = field(default_factory=dict)  # rows -> what context adds to them, in one row's
+    # evaluations of a new size that are dearer than those that follow: a card's graph is captured anew
+    settling: int = field(default=0, compare=False)
     _curve: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
     _shared: NDArray[np.float64] | None = field(default=None, init=False, repr=False, compare=False)
 

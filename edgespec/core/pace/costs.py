@@ -38,10 +38,9 @@ class Costs:
     draft: CostTable
     rereads: bool = False  # the draft is a head, which reads a round's tokens again in the target's rows
     at_once: bool = False  # one step makes all guesses of a draft
-    # For a light target, whose graph is built anew for an evaluation of another size: was the last step plain
-    # decoding, and has plain decoding been timed?
-    steady: bool = field(default=False, compare=False, repr=False)
-    timed: bool = field(default=False, compare=False, repr=False)
+    timed: bool = field(default=False, compare=False, repr=False)  # plain decoding of a light target
+    _size: int = field(default=0, init=False, compare=False, repr=False)  # the target's last evaluation
+    _times: int = field(default=0, init=False, compare=False, repr=False)  # in a row that it had this size
 
     def __post_init__(self) -> None:
         self.draft.follow(self.target.slowness)
@@ -59,13 +58,26 @@ class Costs:
             return TUNING.longest_rest
         return int(TUNING.look_s / TUNING.look_share / one) if one < TUNING.felt_s else 0
 
+    @property
+    def settling(self) -> int:
+        """Evaluations of a new size by the target that are dearer than the next: its graph is built anew."""
+        return max(self.target.settling, self.light)
+
+    @property
+    def settled(self) -> bool:
+        """True if the target's last evaluation cost what others of this size will."""
+        return self._times > self.settling
+
+    def note_size(self, n: int) -> None:
+        """Counts an evaluation of n tokens by the target."""
+        self._times = self._times + 1 if n == self._size else 1
+        self._size = n
+
     def note_plain(self, n_ctx: int, seconds: float) -> None:
         """Counts a step of one stream without looking for guesses."""
-        light = self.light
-        if not light or self.steady:
+        if self.settled:
             self.target.learn(1, n_ctx, seconds, plain=True)
-            self.timed |= light
-        self.steady = True
+            self.timed |= self.light
 
 
 def unmeasured() -> Costs:
@@ -87,18 +99,17 @@ def look(
 
     verify, step: evaluate so many tokens on target and draft, and return the seconds. n_ctx: tokens before
     them. read: sizes for the draft besides single tokens. The draft works between the target's evaluations,
-    as in use: for its first token, its weights are no longer in the caches; for the next they are. A light
-    model evaluates one token between two sizes: llama.cpp rebuilds its graph for each change of size, which
-    takes a good part of a millisecond, so that even two tokens may cost more than each alone.
+    as in use: for its first token, its weights are no longer in the caches; for the next they are. llama.cpp
+    rebuilds its graph for each change of size, which takes a good part of a millisecond, and a card as much
+    again to capture it. So single tokens are timed when that is done (`settling`), and a light model pays for
+    both changes of a size: even two tokens may cost more than each alone.
     """
     target, draft, reading = costs.target, costs.draft, [(), *((n,) for n in read)]
 
     def single() -> float:
-        seconds = verify(1)
-        if costs.light:
-            seconds = min(seconds, verify(1))
-        target.learn(1, n_ctx, seconds, plain=True)
-        return seconds
+        spent = [verify(1) for _ in range(1 + costs.settling)]
+        target.learn(1, n_ctx, min(spent), plain=True)
+        return sum(spent)
 
     left = budget
     for i, n in enumerate(sizes):
@@ -115,6 +126,8 @@ def look(
             seconds = step(m)
             draft.learn(m, n_ctx, seconds)
             left -= seconds
+        if len(drafted) > 2 and step:
+            left -= sum(step(1) for _ in range(draft.settling))
         seconds = verify(n)
         if costs.light:
             seconds += max(0.0, verify(1) - target.seconds(1))

@@ -116,11 +116,14 @@ class Record:
         """Token times that free guesses may still lose."""
         return TUNING.free_start + TUNING.free_share * self.emitted - self.free_lost
 
-    @property
-    def stale(self) -> bool:
-        """True if plain decoding should be timed again; that may cost a hundredth of the speed."""
+    def stale(self, settling: int) -> bool:
+        """Returns whether plain decoding should be timed again; that may cost a hundredth of the speed.
+
+        settling: rounds that come before the one that shows what it costs.
+        """
         soonest, latest = TUNING.fresh, TUNING.refresh
-        return self.since_plain >= min(max(soonest, 100 * (self.all.over(1.0) - 1)), latest)
+        usual = min(max(soonest, 100 * (self.all.over(1.0) - 1)), latest)
+        return self.since_plain >= (1 + settling) * usual
 
 
 @dataclass(slots=True)

@@ -7,8 +7,8 @@ let messages = [];
 let running = null;
 
 const headers = (more) => (key ? { ...more, Authorization: `Bearer ${key}` } : { ...more });
-// who guessed a token -> its tint; the target's own have none
-const TINTS = { target: "", grammar: "grammar", lookup: "lookup", history: "lookup", recycling: "recycling", lookahead: "recycling" };
+// who guessed a token -> its tint; the target's own have none, and other guesses are habit
+const TINTS = { target: "", model: "draft", grammar: "grammar", lookup: "lookup", history: "lookup" };
 
 async function refresh() {
   const locked = page.dataset.key === "required" && !key;
@@ -62,7 +62,7 @@ async function* events(answer) {
 
 function show(text, round) {
   round.pieces.forEach((piece, i) => {
-    const tint = TINTS[round.sources[i]] ?? "draft";
+    const tint = TINTS[round.sources[i]] ?? "recycling";
     const last = text.lastChild;
     if (last && last.className === tint) last.textContent += piece;
     else text.append(element("span", tint, piece));

@@ -13,10 +13,10 @@ from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.export import export, title_of
 from edgespec_tui.sessions.rows import Listed, ago
 from edgespec_tui.sessions.search import short_name_of
-from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
+from edgespec_tui.settings import slash_commands
+from edgespec_tui.settings.slash_commands import CHANGES, on_or_off
 from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.terminal.typed_bytes import without_controls
-from edgespec_tui.widgets import slash_commands
 from edgespec_tui.widgets.attached_files import NAMED, read_file, with_files
 from edgespec_tui.widgets.question import QuestionText
 

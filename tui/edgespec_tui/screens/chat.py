@@ -14,7 +14,7 @@ from edgespec_tui.screens.race_question import race_of
 from edgespec_tui.sessions.compaction import compacted
 from edgespec_tui.sessions.conversation import Turn, TurnRole
 from edgespec_tui.sessions.export import export
-from edgespec_tui.settings.chat_changes import CHANGES, on_or_off
+from edgespec_tui.settings.slash_commands import SlashCommand, on_or_off, parsed
 from edgespec_tui.widgets.answer_body import CodeFence
 from edgespec_tui.widgets.attached_files import NAMED, read_file
 from edgespec_tui.widgets.external_editor import edited
@@ -23,7 +23,6 @@ from edgespec_tui.widgets.markdown_blocks import last_code
 from edgespec_tui.widgets.prompt_input import PromptInput
 from edgespec_tui.widgets.question import Insert, QuestionText, question_of
 from edgespec_tui.widgets.shell_output import ShellOutput
-from edgespec_tui.widgets.slash_commands import SlashCommand, parsed
 from edgespec_tui.widgets.turn_view import TurnView
 from edgespec_tui.widgets.welcome import Welcome
 
@@ -71,10 +70,10 @@ class ChatScreen(ConversationScreen):
         command, rest = found
         if command.action:
             await self.run_action(command.action)
-        elif command.name in CHANGES:
+        elif command.change:
             if self.conversation.read_only and rest:
                 raise SettingError("this chat is open in another window: change it there, or start a new one")
-            self.tell(CHANGES[command.name](self.conversation, rest, self.context.prompts))
+            self.tell(command.change(self.conversation, rest, self.context.prompts))
             self.context.keep(self.conversation)
             self.refresh_state()
         elif command.name == "/read":

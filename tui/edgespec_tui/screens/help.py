@@ -10,9 +10,10 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from edgespec_tui.settings.slash_commands import COMMANDS
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.key_line import KeyLine
-from edgespec_tui.widgets.slash_commands import COMMANDS
+from edgespec_tui.widgets.turn_view import SHOWN_KEYS
 
 GROUPS = {
     "input": "While writing",
@@ -29,7 +30,10 @@ WHILE_WRITING = (
 ALSO = (("f2 del ^z", "in the list of chats: rename, delete, undo"),)
 ON_TURNS = (
     ("tab", "move between input, turns and code; Shift+Tab: backwards; or click"),
-    ("c e r g b", "on a turn: copy, edit, answer again, continue, branch"),
+    (
+        " ".join(key for key, _ in SHOWN_KEYS.values()),
+        f"on a turn: {', '.join(word for _, word in SHOWN_KEYS.values())}",
+    ),
     ("[ ]", "on a turn with several versions: previous, next"),
 )
 LEAST = 24  # columns next to a key: else what it does is below it

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from edgespec.client.answer import AnswerOptions
 from edgespec.core.values import FinishReason
@@ -74,6 +74,23 @@ class Conversation:
     draft: Mapping[str, str] = field(default_factory=dict)
     tools_off: set[str] = field(default_factory=set)  # servers and tools (see `offer.is_on`)
     approved: set[str] = field(default_factory=set)  # keys of tools; as long as the chat is open
+
+    def saved(self) -> dict[str, object]:
+        """Returns what is saved of it besides its texts and turns, as JSON has it."""
+        return {
+            "sampling": self.sampling,
+            "seed": self.seed,
+            "max_tokens": self.max_tokens,
+            "draft": dict(self.draft),
+            "tools_off": sorted(self.tools_off),
+        }
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """Takes what `saved` returned, of an earlier version too."""
+        self.sampling = saved.get("sampling", {})
+        self.seed, self.max_tokens = saved.get("seed"), saved.get("max_tokens")
+        self.draft = saved.get("draft", {})
+        self.tools_off = set(saved.get("tools_off", ()))
 
     def values(self) -> dict[str, float]:
         """Returns the settings of its answers that are not left to the model."""

@@ -37,18 +37,11 @@ def write(
     connection: sqlite3.Connection, talk: Conversation, known: Mapping[int, Turn], *, now: float
 ) -> None:
     """Writes a session: what it is besides its turns, and those that are not `known` to be in the file."""
-    settings = {
-        "sampling": talk.sampling,
-        "seed": talk.seed,
-        "max_tokens": talk.max_tokens,
-        **({"draft": dict(talk.draft)} if talk.draft else {}),
-        **({"tools_off": sorted(talk.tools_off)} if talk.tools_off else {}),
-    }
     connection.execute(
         "INSERT INTO sessions (id, title, system, settings, head, created, changed) VALUES (?,?,?,?,?,?,?) "
         "ON CONFLICT (id) DO UPDATE SET title = excluded.title, system = excluded.system, "
         "settings = excluded.settings, head = excluded.head, changed = excluded.changed",
-        (talk.id, clean(talk.title), clean(talk.system), json.dumps(settings), talk.head, now, now),
+        (talk.id, clean(talk.title), clean(talk.system), json.dumps(talk.saved()), talk.head, now, now),
     )
     for turn in talk.turns.values():
         if known.get(turn.id) is turn:
@@ -88,7 +81,6 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
     ).fetchone()
     if head is None:
         return None
-    settings = json.loads(head[2])
     rows = connection.execute(
         "SELECT id, parent, role, text, reasoning, finish, runs, figures, model, settings FROM turns "
         "WHERE session = ? ORDER BY id",
@@ -98,14 +90,10 @@ def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
         id=id,
         title=head[0],
         system=head[1],
-        sampling=settings.get("sampling", {}),
-        seed=settings.get("seed"),
-        max_tokens=settings.get("max_tokens"),
         turns={row[0]: _turn(row) for row in rows},
-        draft=settings.get("draft", {}),
-        tools_off=set(settings.get("tools_off", ())),
         head=head[3],
     )
+    talk.restore(json.loads(head[2]))
     for turn in talk.turns.values():
         if turn.parent is not None and not (turn.parent in talk.turns and turn.parent < turn.id):
             raise ValueError(f"turn {turn.id} follows turn {turn.parent}")
@@ -127,11 +115,12 @@ LIST = (
     f"coalesce((SELECT model {LAST}), ''), coalesce((SELECT substr(text, 1, {BEGINNING}) {LAST}), '') "
     "FROM sessions s WHERE deleted IS NULL"
 )
+ORDER = "ORDER BY changed DESC LIMIT ?"  # of every list of sessions
 
 
 def listed(connection: sqlite3.Connection, *, limit: int) -> list[Listed]:
     """Returns the sessions, the one that changed last first."""
-    return [as_listed(row) for row in connection.execute(f"{LIST} ORDER BY changed DESC LIMIT ?", (limit,))]
+    return [as_listed(row) for row in connection.execute(f"{LIST} {ORDER}", (limit,))]
 
 
 def as_listed(row: Sequence[Any], excerpt: str = "") -> Listed:

@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 
 from edgespec.errors import SessionError
-from edgespec_tui.sessions.rows import LIST, Listed, as_listed, clean, listed
+from edgespec_tui.sessions.rows import LIST, ORDER, Listed, as_listed, clean, listed
 
 AROUND = 30  # characters shown on either side of a match
 
@@ -23,7 +23,7 @@ def searched(connection: sqlite3.Connection, query: str, *, limit: int) -> list[
         "SELECT f.*, (SELECT w.text FROM words w JOIN turns t ON t.row = w.rowid "
         f"WHERE t.session = f.id AND {held} ORDER BY t.id LIMIT 1) "
         f"FROM ({LIST} AND (({titled}) OR s.id IN (SELECT session FROM turns WHERE row IN "
-        f"(SELECT w.rowid FROM words w WHERE {held}))) ORDER BY changed DESC LIMIT ?) f",
+        f"(SELECT w.rowid FROM words w WHERE {held}))) {ORDER}) f",
         (*texts, *words, *texts, limit),
     )
     return [as_listed(row, excerpt(text or "", words)) for *row, text in rows]

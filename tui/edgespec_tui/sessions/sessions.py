@@ -119,7 +119,12 @@ class Sessions:
 
     def newest(self) -> Future[Conversation | None]:
         """Reads the session that changed last; None if there is none."""
-        return self._asked(lambda: next((self._load(one.id) for one in self._found(limit=1)), None))
+
+        def last() -> Conversation | None:
+            found = max(self._found(), key=lambda one: one.changed, default=None)
+            return self._load(found.id) if found else None
+
+        return self._asked(last)
 
     def named(self, text: str) -> Future[Conversation]:
         """Reads the session with this title, or whose name begins so, or whose title has this text.

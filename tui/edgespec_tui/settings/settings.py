@@ -48,7 +48,7 @@ class Settings:
     shell: bool = True  # !COMMAND runs one
     tool_rounds: int = MOST_ROUNDS  # of calls in one answer
     call_s: float = CALL_S  # that one call may take
-    notify: str = "bell"  # how a long answer's end is announced where the window has no focus
+    notify: str = WAYS[0]  # how a long answer's end is announced where the window has no focus
     # keys by the name of what they do, several with commas
     keys: Mapping[str, str] = field(default_factory=dict)
 
@@ -140,6 +140,7 @@ def _settings(tables: dict[str, Any], complaints: list[str], known: AppNames | N
     chat, sampling, speculation, screen, tools = (
         _Table(name, tables.get(name), complaints) for name in names[:-1]
     )
+    usual = Settings()
     numbers = {name: sampling.number(name, number) for name, number in NUMBERS.items()}
     settings = Settings(
         system=chat.text("system"),
@@ -147,14 +148,14 @@ def _settings(tables: dict[str, Any], complaints: list[str], known: AppNames | N
         max_tokens=chat.number("max_tokens", ANSWER["max_tokens"]),
         seed=chat.number("seed", ANSWER["seed"]),
         sampling={name: value for name, value in numbers.items() if value is not None},
-        speculation=speculation.flag("on", True),
+        speculation=speculation.flag("on", usual.speculation),
         drafter=speculation.take("drafter", lambda value: value in DRAFTERS, f"one of {', '.join(DRAFTERS)}"),
         draft_length=speculation.number("draft_length", DRAFT_LENGTHS),
         theme=_theme(screen, known),
-        panel=screen.flag("panel", True),
-        tint=screen.flag("tint", False),
-        shell=screen.flag("shell", True),
-        notify=screen.take("notify", lambda value: value in WAYS, f"one of {', '.join(WAYS)}") or "bell",
+        panel=screen.flag("panel", usual.panel),
+        tint=screen.flag("tint", usual.tint),
+        shell=screen.flag("shell", usual.shell),
+        notify=screen.take("notify", lambda value: value in WAYS, f"one of {', '.join(WAYS)}") or WAYS[0],
         tool_rounds=tools.number("rounds", ROUNDS) or MOST_ROUNDS,
         call_s=tools.number("seconds", SECONDS) or CALL_S,
         keys=_keys(tables.get("keys"), complaints, known),

@@ -36,7 +36,6 @@ THEMES = (
         warning="#e0a458",
         error="#e06c6c",
         dark=True,
-        variables=DARK_TINTS,
     ),
     Theme(
         name="edgespec-light",
@@ -51,6 +50,5 @@ THEMES = (
         warning="#a8650d",
         error="#b3343a",
         dark=False,
-        variables=LIGHT_TINTS,
     ),
 )

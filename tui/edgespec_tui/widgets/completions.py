@@ -11,10 +11,10 @@ from pathlib import Path
 
 from textual.widgets import Static
 
+from edgespec_tui.settings.slash_commands import COMMANDS
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.attached_files import size_of
 from edgespec_tui.widgets.project_files import named_like
-from edgespec_tui.widgets.slash_commands import COMMANDS
 
 MOST_ENTRIES = 2000  # of a folder that are read
 PATH = re.compile(r'(?:^/read +|(?<!\S)@)(?P<path>"[^"\n]*|[^\s"]\S*|)$')

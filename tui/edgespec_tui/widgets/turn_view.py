@@ -24,13 +24,6 @@ from edgespec_tui.widgets.question import QuestionText, question_of
 from edgespec_tui.widgets.thumbnail import Thumbnail
 
 TurnAction = Literal["copy", "edit", "again", "go_on", "branch", "older", "newer"]
-ACTIONS: dict[TurnAction, tuple[str, str]] = {  # what to do: its key, its word
-    "copy": ("c", "copy"),
-    "edit": ("e", "edit"),
-    "again": ("r", "again"),
-    "go_on": ("g", "continue"),
-    "branch": ("b", "branch"),
-}
 NO_ANSWER = "the model ended without an answer: Ctrl+R asks again"
 LINES = 24  # of a question, with marks in it; later ones are shown when it is opened
 
@@ -41,7 +34,7 @@ class TurnView(Vertical, Growing, can_focus=True):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("c,y", "do('copy')", "Copy", id="turn.copy"),
         Binding("e", "do('edit')", "Edit", id="turn.edit"),
-        Binding("r", "do('again')", "Answer again", id="turn.again"),
+        Binding("r", "do('again')", "Again", id="turn.again"),
         Binding("g", "do('go_on')", "Continue", id="turn.go_on"),
         Binding("b", "do('branch')", "Branch", id="turn.branch"),
         Binding("left_square_bracket", "do('older')", "Version before", id="turn.older", show=False),
@@ -86,9 +79,16 @@ class TurnView(Vertical, Growing, can_focus=True):
 
     def _top(self, who: Static, *actions: TurnAction) -> Horizontal:
         """Returns the row above a turn: who speaks, and what can be done."""
-        words = (f"[@click=focused.do('{action}')]{' '.join(ACTIONS[action])}[/]" for action in actions)
+        words = (f"[@click=focused.do('{action}')]{' '.join(SHOWN_KEYS[action])}[/]" for action in actions)
         can_do = Static(Content.from_markup("  ".join(words)), classes="actions")
         return Horizontal(who, can_do, classes="top")
+
+
+SHOWN_KEYS = {  # what can be done with a turn: its key, its word
+    one.id.partition(".")[2]: (one.key.partition(",")[0], one.description.lower())
+    for one in TurnView.BINDINGS
+    if isinstance(one, Binding) and one.id and one.show
+}
 
 
 class QuestionView(TurnView):

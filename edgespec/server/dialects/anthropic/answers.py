@@ -38,8 +38,7 @@ class MessageAnswer:
 
     def _ours(self, generation: AnswerChoices) -> dict[str, Any]:
         choice = generation.choices[0]
-        ours = {**choice.reuse(), **choice.notes(self.turn.parser.unread)}
-        return {"edgespec": ours} if ours else {}
+        return choice.edgespec_object(self.turn.parser.unread, choice.reuse())
 
     def _message(self, usage: dict[str, Any]) -> dict[str, Any]:
         return {

@@ -83,7 +83,14 @@ class OllamaAnswer:
         choice = generation.choices[0]
         timings = choice.timings(self.plain_s)
         context = {"context": await self.context(self._tokens)} if self.context else {}
-        ours = {name: timings[name] for name in ("speedup_estimated", "speedup_measured") if name in timings}
+        speedups = ("speedup_estimated", "speedup_measured")
+        figures: dict[str, Any] = {
+            "cached_tokens": choice.cached_tokens,
+            "drafted": choice.drafted,
+            "accepted": choice.accepted,
+            **choice.reuse(),
+            **{name: timings[name] for name in speedups if name in timings},
+        }
         return {
             "done": True,
             "done_reason": "length" if choice.finish == "length" else "stop",
@@ -94,14 +101,7 @@ class OllamaAnswer:
             "prompt_eval_duration": round(timings["prompt_ms"] * NANO / 1000),
             "eval_count": choice.n_tokens,
             "eval_duration": round(timings["predicted_ms"] * NANO / 1000),
-            "edgespec": {
-                "cached_tokens": choice.cached_tokens,
-                "drafted": choice.drafted,
-                "accepted": choice.accepted,
-                **choice.reuse(),
-                **choice.notes(self.turn.parser.unread),
-                **ours,
-            },
+            **choice.edgespec_object(self.turn.parser.unread, figures),
         }
 
 

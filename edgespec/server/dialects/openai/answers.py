@@ -100,7 +100,7 @@ class CompletionAnswer:
         if len(choices) > 1:
             choices = [{**choice, "timings": t} for choice, t in zip(choices, timings, strict=True)]
         frame = self._frame(self.whole_object)
-        ours = {"edgespec": notes} if (notes := generation.choices[0].notes(self._unread(0))) else {}
+        ours = generation.choices[0].edgespec_object(self._unread(0))
         usage = {"usage": self._usage(generation), "timings": timings[0]}
         return {**frame, "choices": choices, **usage, **ours}
 
@@ -145,8 +145,7 @@ class CompletionAnswer:
         ]
         if finish:
             last = {**self._nothing(), "finish_reason": self._finish(part.index, finish)}
-            notes = choice.notes(self._unread(part.index))
-            ours = {"edgespec": notes} if notes else {}
+            ours = choice.edgespec_object(self._unread(part.index))
             chunks.append(self._chunk(part.index, last, {**timings, **ours}))
         return chunks
 

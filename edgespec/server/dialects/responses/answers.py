@@ -83,9 +83,8 @@ class ResponseAnswer:
 
     def _timings(self, generation: AnswerChoices) -> dict[str, Any]:
         choice = generation.choices[0]
-        notes = choice.notes(self.turn.parser.unread)
-        ours = {"edgespec": notes} if notes else {}
-        return {"timings": choice.timings(self.plain_s), **ours}
+        timings = choice.timings(self.plain_s)
+        return {"timings": timings, **choice.edgespec_object(self.turn.parser.unread)}
 
     def _event(self, name: str, data: dict[str, Any]) -> ServerSentEvent:
         self._sent += 1
