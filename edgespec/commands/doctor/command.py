@@ -70,13 +70,12 @@ def _checks(arguments: argparse.Namespace, show: Show) -> Iterator[list[Finding]
     settings = replace(pair_settings(arguments), remember=False)
     others = Others()
     time.sleep(WATCHED_S)
-    busy = others.cores()
+    threads = machine_checks.threads(arguments.threads, performance_cores(), busy=others.cores())
     build = llama_build()
     yield [machine_checks.program(), machine_checks.build(build)]
     if "devices" in build:
         yield [machine_checks.arithmetic(run_self_test() or SelfTest())]
     yield machine_checks.graphics(cards(), build)
-    threads = machine_checks.threads(arguments.threads, performance_cores(), busy=busy)
     yield [*threads, machine_checks.memory()]
     yield (machines := machine_checks.machines(settings.rpc, build))
     try:

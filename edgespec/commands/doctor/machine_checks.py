@@ -112,9 +112,8 @@ def _machine(address: str) -> Finding:
     try:
         free = ", ".join(_free(device.free, device.total) for device in ask(address))
     except MachineLostError as error:
-        return Finding(
-            "machines", "problem", str(error), "start it, or leave it out of --rpc: docs/machines.md"
-        )
+        remedy = "start it, or leave it out of --rpc: docs/machines.md"
+        return Finding("machines", "problem", str(error), remedy)
     return Finding("machines", "good", f"{address}: {free}", facts={"machine": address})
 
 

@@ -21,8 +21,6 @@ from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.shelf.pair_check import check_headers
 
-SMALL = 4e8  # parameters: published drafts begin at 135 million
-TOKENS = 48  # of one measured answer
 ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a statement on whether it pays
 LONGER = "--seconds 60 measures longer"
 OWN = "docs/pairs.md#your-own-models"
@@ -70,7 +68,7 @@ def _without_draft(target: list[Header]) -> Finding:
     text = "no draft model: guesses come from the text alone"
     if head:
         text = f"the {head.name} in the target's file is not run: {why_not}"
-    elif sum(prod(tensor.shape) for tensor in target[0].tensors) < SMALL:
+    elif sum(prod(tensor.shape) for tensor in target[0].tensors) < 4e8:  # published drafts: 1.35e8
         return Finding("pair", "good", f"{text}; for so small a target hardly any draft is cheap enough")
     remedy = f"a small model of the same family as --draft would guess more: {OWN}"
     return Finding("pair", "note", text, remedy)
@@ -118,7 +116,7 @@ def speculation(target: Path, draft: Path | None, settings: PairSettings, second
     pair = {"target": str(target), "draft": str(draft) if draft else None, "settings": asdict(settings)}
     with JsonChild("edgespec.measure.short_run") as child:
         try:
-            return judged(child.ask({**pair, "seconds": seconds, "tokens": TOKENS}))
+            return judged(child.ask({**pair, "seconds": seconds, "tokens": 48}))
         except ChildDiedError as error:
             return judged({"error": str(error)})
 

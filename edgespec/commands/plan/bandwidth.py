@@ -12,7 +12,6 @@ from typing import Any
 from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import EdgeSpecError, PlanError
 from edgespec.pairs.placement import Placement
-from edgespec.pairs.rope import Rope
 from edgespec.pairs.settings import FLOATS, PairSettings
 from edgespec.system.json_child import ChildDiedError, JsonChild, answer_questions
 from edgespec_models import tiny
@@ -27,7 +26,7 @@ LAYER = ModelShape(1, 1024, 1, 16, 8, 128, 3072)  # as in Qwen3 0.6B
 def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER) -> dict[int, float]:
     """Returns rows -> seconds for each byte of weights, measured in two seconds. Raises PlanError."""
     flash = settings.kv_type not in FLOATS
-    how = replace(settings, n_ctx=256, flash_attention=flash, placement=Placement(), rope=Rope())
+    how = replace(settings, n_ctx=256, flash_attention=flash, placement=Placement())
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder, JsonChild(__spec__.name) as child:
         path = Path(folder) / "grown.gguf"
         shape, small = replace(layer, layers=LAYERS[dtype]), tiny.draft_path()

@@ -78,9 +78,8 @@ def run(arguments: argparse.Namespace, *, bandwidth: Bandwidth = seconds_a_byte)
 
 def _settings(arguments: argparse.Namespace) -> PairSettings:
     """Returns how the pairs would be loaded. Raises SettingError for what makes no sense."""
-    accepted = arguments.acceptance
-    if accepted is not None and not 0 <= accepted <= 1:
-        raise SettingError(f"--acceptance is {accepted}: it must be from 0 to 1")
+    if arguments.acceptance is not None and not 0 <= arguments.acceptance <= 1:
+        raise SettingError(f"--acceptance is {arguments.acceptance}: it must be from 0 to 1")
     if arguments.target and arguments.pairs:
         raise SettingError("--target and a PAIR are both given: leave out one of them")
     if arguments.draft and not arguments.target and len(arguments.pairs) != 1:

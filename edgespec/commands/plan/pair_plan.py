@@ -17,7 +17,7 @@ from edgespec.errors import PlanError
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.allotment import ALL
 from edgespec_models.fit.fit import Fit
-from edgespec_models.fit.need import RAM, Need
+from edgespec_models.fit.need import RAM, Need, Parts
 from edgespec_models.gguf.head_check import guessing_head
 from edgespec_models.gguf.header import Header
 from edgespec_models.gguf.heads import Head
@@ -90,9 +90,8 @@ def cost(matrices: Sequence[Matrix], need: Need | None, cards: PairSettings, ban
     usual, bandwidth = FORMATS[max(by_type, key=by_type.__getitem__)], cache(bandwidth)
     dtype = next(name for name, least in LEAST.items() if usual.size >= least * usual.weights)
     main_memory = replace(cards, n_gpu_layers=0, rpc=(), tensor_split=())
-    left = 0
-    if need and RAM in need.devices:
-        left = need.devices[RAM].weights - max(0, need.parts.weights - sum(by_type.values()))
+    unread = max(0, need.parts.weights - sum(by_type.values())) if need else 0
+    left = need.devices.get(RAM, Parts()).weights - unread if need else 0
     read: list[tuple[Matrix, Seconds]] = []
     for matrix in sorted(matrices, key=lambda one: one.used == one.experts):
         read.append((matrix, bandwidth(dtype, main_memory if left > matrix.size / 2 else cards)))
