@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from fake_endpoint import FAKE, FakeEndpoint
@@ -514,13 +514,15 @@ async def test_a_deletion_is_undone_after_the_list_was_left(tmp_path: Path) -> N
 
 
 @on_a_loop
-async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    best = recommended(16 * 10**9, 500 * 10**9, 4)
+async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(tmp_path: Path) -> None:
+    best, pulled = recommended(16 * 10**9, 500 * 10**9, 4), list[str]()
     assert best is not None
-    shelf, pulled = Shelf(Store(tmp_path), recommended=lambda: best), list[str]()
-    monkeypatch.setattr(shelf, "begin_pull", pulled.append)
+
+    class Noting(Shelf):
+        def begin_pull(self, what: str) -> Any:
+            pulled.append(what)
+
+    shelf = Noting(Store(tmp_path), recommended=lambda: best)
     async with driven(
         ChatApp(FakeEndpoint(info=replace(FAKE, embedded=True)), shelf=shelf, look_after_s=0.2)
     ) as it:

@@ -47,7 +47,6 @@ from edgespec.engine.step import Step
 from edgespec.errors import EngineError, NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore, Saved
 
-AHEAD = LONGEST_DRAFT + 1
 DISK_S = 0.02  # how long an idle engine waits for the disk at once
 STUCK = 64  # steps in a row in which nothing happens
 CHUNK = 512  # most tokens of a prompt that are read at once, as in a context
@@ -69,7 +68,7 @@ class Engine:
         costs: Costs | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
         past: PastTexts | None = None,
-        ahead: int = AHEAD,
+        ahead: int = LONGEST_DRAFT + 1,
     ) -> None:
         """slots: requests evaluated at once, at most as many as the pair has; queue: requests that may wait.
 

@@ -35,18 +35,13 @@ from edgespec_models.gguf.heads import head_of
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
 SMALLER_PLANS = (0.7, 0.4)  # of the free memory that the cards report
 ROOMY = 2.0  # factor over the formula that must be free to ask nobody else
-Ask = Callable[[Path, Path | None, PairSettings, list[Device]], Fit]
+Cards = list[Device]
+Ask = Callable[[Path, Path | None, PairSettings, list[Device]], Fit] | None
 ROWS = {True: 49, False: 63}  # logits rows of the target: alone (the longest draft and one), with others
 
 
 def fitted(
-    target: Path,
-    draft: Path | None,
-    settings: PairSettings,
-    cards: list[Device],
-    taken: int = 0,
-    *,
-    ask: Ask | None = None,
+    target: Path, draft: Path | None, settings: PairSettings, cards: Cards, taken: int = 0, ask: Ask = None
 ) -> tuple[PairSettings, tuple[str, ...]]:
     """Returns the settings with which the pair fits, and in words what was given up for that; chooses context
     and layers if they are not set.
@@ -80,13 +75,7 @@ def fitted(
 
 
 def plans(
-    target: Path,
-    draft: Path | None,
-    settings: PairSettings,
-    cards: list[Device],
-    taken: int = 0,
-    *,
-    ask: Ask | None = None,
+    target: Path, draft: Path | None, settings: PairSettings, cards: Cards, taken: int = 0, ask: Ask = None
 ) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
     """Yields what `fitted` returns and, in case a card has less memory than it reported, smaller
     plans, the last without a card. If the layers are set, there is one plan. Those of
@@ -103,12 +92,7 @@ def plans(
 
 
 def _smaller_and_smaller(
-    target: Path,
-    draft: Path | None,
-    settings: PairSettings,
-    cards: list[Device],
-    taken: int,
-    ask: Ask | None,
+    target: Path, draft: Path | None, settings: PairSettings, cards: Cards, taken: int, ask: Ask
 ) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
     yield fitted(target, draft, settings, cards, taken, ask=ask)
     if not cards or settings.n_gpu_layers >= 0:
