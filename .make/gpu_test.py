@@ -57,8 +57,7 @@ def macros(env: Mapping[str, str]) -> str:
 
 
 def check_tools(env: Mapping[str, str]) -> None:
-    """Refuse a machine that lacks what the back end is compiled with."""
-    check_compilers(env)
+    """Refuse a machine that lacks what the back end is compiled with, besides compilers."""
     if not shutil.which("glslc", path=env.get("PATH")):
         raise Obstacle(f"llama.cpp's Vulkan back end is compiled with glslc, which is not here: {INSTALL}.")
     if not macros(env):
@@ -155,6 +154,7 @@ def build(folder: Path, env: Mapping[str, str]) -> Path:
     made_of = made(spec)
     if record.exists() and json.loads(record.read_text(encoding="utf-8")) == made_of:
         return site
+    check_compilers(env)
     check_tools(env)
     folder.mkdir(parents=True, exist_ok=True)
     check_space({folder: 1})

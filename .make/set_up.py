@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import ready
@@ -204,9 +204,9 @@ def self_test() -> tuple[int, str]:
     return (done.returncode, done.stdout.strip()) if done.returncode in (3, 4) else (0, "")
 
 
-def heal_llama(spec: str, env: Mapping[str, str]) -> None:
+def heal_llama(spec: str, env: Mapping[str, str], *, test: Callable[[], tuple[int, str]] = self_test) -> None:
     """Test what is installed; if it computes wrong, compile it once without processor-specific parts."""
-    status, fault = self_test()
+    status, fault = test()
     if status and not sets_flags(env):
         check_compilers(env)
         say(
@@ -217,7 +217,7 @@ def heal_llama(spec: str, env: Mapping[str, str]) -> None:
         pip("cache", "remove", LLAMA.replace("-", "_"), env=env)  # else the next clone gets the same again
         again = ["--force-reinstall", "--no-deps", "--no-binary", LLAMA, spec]
         install("-v", *again, env={**env, "CMAKE_ARGS": options})
-        status, fault = self_test()
+        status, fault = test()
     if status == 3:
         say(
             f"llama.cpp computes correctly only without repacked weights ({fault}): EdgeSpec leaves them out."

@@ -8,7 +8,7 @@ import threading
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from fake_endpoint import FAKE, FakeEndpoint
@@ -25,10 +25,11 @@ from edgespec.memory.recommended import recommended
 from edgespec_models.shelf.store import Store
 from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
-from edgespec_tui.screens import answer_queue, conversation_screen
+from edgespec_tui.screens import answer_queue
 from edgespec_tui.screens.model_shelf import Shelf
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.settings.waits import Waits
 from edgespec_tui.widgets import attached_resources, live_figures
 from edgespec_tui.widgets.attached_files import with_files
 from edgespec_tui.widgets.notice_line import NoticeLine
@@ -345,11 +346,10 @@ class Silent(FakeEndpoint):
 
 
 @on_a_loop
-async def test_an_engine_that_says_nothing_is_shown_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_engine_that_says_nothing_is_shown_as_such() -> None:
     """A stalled one showed its last speed, or "thinking", for ever."""
-    for module in (answer_queue, live_figures):
-        monkeypatch.setattr(module, "SILENT_S", 0.3)
-    async with driven(ChatApp(Silent(answers=["word " * 60], tok_per_s=500))) as it:
+    silent = Silent(answers=["word " * 60], tok_per_s=500)
+    async with driven(ChatApp(silent, waits=Waits(silent_s=0.3))) as it:
         await it.say("one")
         await it.until(lambda: "nothing from the engine for" in it.text())
         await it.until(lambda: "tok/s" not in it.shown("#panel-rows"))
@@ -373,11 +373,8 @@ async def test_an_answer_that_the_engines_end_cut_off_does_not_say_for_good_that
 
 
 @on_a_loop
-async def test_a_chat_is_writable_once_the_other_window_has_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_chat_is_writable_once_the_other_window_has_gone(tmp_path: Path) -> None:
     """It stayed read-only, and said that it is open in another window, until it was opened again."""
-    monkeypatch.setattr(conversation_screen, "REGAIN_EVERY_S", 0.05)
     first, second = (Sessions(tmp_path, on_notice=print) for _ in range(2))
     said = Conversation()
     said.add("user", "there")
@@ -385,7 +382,8 @@ async def test_a_chat_is_writable_once_the_other_window_has_gone(
     first.searched().result(10)
     assert said.id is not None
     shown = second.loaded(said.id).result(10)
-    async with driven(ChatApp(FakeEndpoint(), sessions=second, first=shown)) as it:
+    soon = Waits(regain_s=0.05)
+    async with driven(ChatApp(FakeEndpoint(), sessions=second, first=shown, waits=soon)) as it:
         await it.until(lambda: "read only" in it.text())
         said.add("user", "and more", parent=said.head)
         first.save(said)
@@ -446,11 +444,10 @@ async def test_esc_stops_the_reading_of_files_and_the_question_is_in_the_input_a
 
 
 @on_a_loop
-async def test_the_line_below_a_finished_answer_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_line_below_a_finished_answer_stays() -> None:
     """It was replaced by "nothing from the engine for 12 s" while pictures or the next question waited."""
-    async with driven(ChatApp(FakeEndpoint())) as it:
+    async with driven(ChatApp(FakeEndpoint(), waits=Waits(silent_s=-1.0))) as it:
         await it.ask("one")
-        monkeypatch.setattr(answer_queue, "SILENT_S", -1.0)
         it.chat.answers.tell_silence()
         await it.pilot.pause()
         assert "nothing from the engine" not in it.text()
@@ -517,13 +514,15 @@ async def test_a_deletion_is_undone_after_the_list_was_left(tmp_path: Path) -> N
 
 
 @on_a_loop
-async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    best = recommended(16 * 10**9, 500 * 10**9, 4)
+async def test_the_welcome_names_the_pair_that_gains_here_and_one_key_pulls_it(tmp_path: Path) -> None:
+    best, pulled = recommended(16 * 10**9, 500 * 10**9, 4), list[str]()
     assert best is not None
-    shelf, pulled = Shelf(Store(tmp_path), recommended=lambda: best), list[str]()
-    monkeypatch.setattr(shelf, "begin_pull", pulled.append)
+
+    class Noting(Shelf):
+        def begin_pull(self, what: str) -> Any:
+            pulled.append(what)
+
+    shelf = Noting(Store(tmp_path), recommended=lambda: best)
     async with driven(
         ChatApp(FakeEndpoint(info=replace(FAKE, embedded=True)), shelf=shelf, look_after_s=0.2)
     ) as it:

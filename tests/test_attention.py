@@ -24,13 +24,13 @@ from edgespec.llama.attention import (
     Attention,
     attention_of,
     decided,
-    with_attention,
 )
 from edgespec.llama.attention_timing import Shape, confirmed, time_attention
 from edgespec.llama.context import Context, ContextSettings
 from edgespec.llama.ggml import libraries
 from edgespec.llama.model import Model
-from edgespec.llama.other_sequences import others_in_use
+from edgespec.llama.other_sequences import OtherSequences, others_in_use
+from edgespec.llama.sequence import HeldSequence
 from edgespec.llama.thread_count import Threads
 from edgespec.pairs.settings import PairSettings
 from edgespec_models.fit.formulas import CHUNK, score_bytes
@@ -62,12 +62,12 @@ def model(tmp_path: Path) -> Any:
         yield model
 
 
-def resolved(model: Model, room: int | None = None, **wanted: Any) -> ContextSettings:
-    return with_attention(model, ContextSettings(**{"n_ctx": 512, **wanted}), room)
-
-
-def measured(monkeypatch: pytest.MonkeyPatch, found: Attention | None) -> None:
-    monkeypatch.setattr(attention, "attention_of", lambda header: found)
+def resolved(
+    model: Model, found: Attention | None, room: int | None = None, **wanted: Any
+) -> ContextSettings:
+    """Returns what is decided where attention costs what was `found`."""
+    settings, _ = decided(model, ContextSettings(**{"n_ctx": 512, **wanted}), room, lambda _: found)
+    return settings
 
 
 @pytest.mark.parametrize(
@@ -100,34 +100,32 @@ def test_it_is_on_where_a_prompt_is_read_so_much_faster_that_this_counts_for_mor
     assert swapped.flash_pays() and reading.flash_pays()
 
 
-def test_it_is_on_where_many_sequences_fill_the_cache(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_on_where_many_sequences_fill_the_cache(model: Model) -> None:
     """It skips the cells of others, which else cost as much as those of the text that is being written."""
     assert WIDE.flash_pays(1.5) and not WIDE.flash_pays(0.5)
-    measured(monkeypatch, WIDE)
-    assert resolved(model, n_seq=4, n_rows=4).flash_attention is True
-    assert resolved(model, n_seq=2, n_rows=2).flash_attention is False
+    assert resolved(model, WIDE, n_seq=4, n_rows=4).flash_attention is True
+    assert resolved(model, WIDE, n_seq=2, n_rows=2).flash_attention is False
 
 
 def test_what_others_held_in_use_decides_at_the_next_start(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One agent behind four slots goes without it from then on, four that write at once have it."""
-    monkeypatch.setattr(other_sequences, "cache_folder", lambda: tmp_path)
-    measured(monkeypatch, WIDE)
+    monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(tmp_path))
     four = {"n_seq": 4, "n_rows": 4}
 
-    def use(sequences: int, n: int) -> None:
-        """Has some of four sequences read n tokens each, as one start."""
-        with Context(model, ContextSettings(n_ctx=512, **four)) as context:
-            for seq in range(sequences):
-                context.score([Want(np.arange(n, dtype=np.int32) % 50 + seq, (), 1, seq)])
-            context.keep_others()
+    def use(sequences: int) -> None:
+        """Has some of four sequences read 500 tokens each, as one start, and as often as an hour has."""
+        seen = OtherSequences()
+        for _ in range(200):
+            held = [HeldSequence(bytearray(4 * 500 * (seq < sequences))) for seq in range(4)]
+            seen.note(held, [(seq, 500) for seq in range(sequences)])
+        seen.keep(model.path, 4)
 
-    monkeypatch.setattr(other_sequences, "WEIGHT", 1e4)  # less was seen than in an hour's use
-    use(1, 500)
-    assert resolved(model, **four).flash_attention is False
-    use(4, 500)
-    assert others_in_use(model.path, 4) > 0.2 and resolved(model, **four).flash_attention is True
+    use(1)
+    assert resolved(model, WIDE, **four).flash_attention is False
+    use(4)
+    assert others_in_use(model.path, 4) > 0.2 and resolved(model, WIDE, **four).flash_attention is True
     for file in (tmp_path / "attention").iterdir():
         file.write_text('{"own": 1e400}')
     assert others_in_use(model.path, 4) == other_sequences.ASSUMED
@@ -136,8 +134,8 @@ def test_what_others_held_in_use_decides_at_the_next_start(
 def test_cells_that_two_sequences_share_are_no_other_ones(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(other_sequences, "cache_folder", lambda: tmp_path)
-    with Context(model, ContextSettings(n_ctx=512, n_seq=2, n_rows=2)) as context:
+    monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(tmp_path))
+    with Context(model, ContextSettings(n_ctx=512, n_seq=2, n_rows=2, flash_attention=False)) as context:
         context.score([Want(np.zeros(100, np.int32), (), 1, 0)])
         assert context.share(0, 1, 70)
         context.score([Want(np.zeros(80, np.int32), (), 1, 1)])
@@ -146,19 +144,17 @@ def test_cells_that_two_sequences_share_are_no_other_ones(
     assert json.loads(file.read_text()) == {"own": 100 * 100 + 10 * 80, "others": 10 * 100}
 
 
-def test_what_is_measured_decides_for_a_context(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch, WIDE)
-    assert resolved(model).flash_attention is False
-    measured(monkeypatch, Attention(WIDE.plain, WIDE.flash))
-    assert resolved(model).flash_attention is True
-    measured(monkeypatch, None)  # a build that cannot be timed
-    assert not resolved(model).flash_attention and resolved(model, n_seq=4, n_rows=4).flash_attention
+def test_what_is_measured_decides_for_a_context(model: Model) -> None:
+    assert resolved(model, WIDE).flash_attention is False
+    assert resolved(model, Attention(WIDE.plain, WIDE.flash)).flash_attention is True
+    assert resolved(model, None).flash_attention is False, "a build that cannot be timed"
+    assert resolved(model, None, n_seq=4, n_rows=4).flash_attention is True
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_what_the_user_says_holds(model: Model, monkeypatch: pytest.MonkeyPatch, given: bool) -> None:
-    measured(monkeypatch, Attention(WIDE.plain, WIDE.flash) if not given else WIDE)
-    assert resolved(model, flash_attention=given).flash_attention is given
+def test_what_the_user_says_holds(model: Model, given: bool) -> None:
+    found = WIDE if given else Attention(WIDE.plain, WIDE.flash)
+    assert resolved(model, found, flash_attention=given).flash_attention is given
 
 
 @pytest.mark.parametrize(
@@ -172,61 +168,56 @@ def test_what_the_user_says_holds(model: Model, monkeypatch: pytest.MonkeyPatch,
         ({"room": 1}, "on, as there is no room for the scores of attention without it"),
     ],
 )
-def test_it_is_known_why_it_is_on_or_off(
-    model: Model, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any], text: str
-) -> None:
-    measured(monkeypatch, WIDE)
+def test_it_is_known_why_it_is_on_or_off(model: Model, wanted: dict[str, Any], text: str) -> None:
     room = wanted.pop("room", None)
-    settings, found = decided(model, ContextSettings(**{"n_ctx": 512, **wanted}), room)
+    settings, found = decided(model, ContextSettings(**{"n_ctx": 512, **wanted}), room, lambda _: WIDE)
     assert str(found).startswith(text) and found.on is settings.flash_attention
 
 
-def test_a_quantised_cache_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    measured(monkeypatch, WIDE)
+def test_a_quantised_cache_has_it(tmp_path: Path) -> None:
     with Model(tiny_gguf.write_llama(tmp_path / "wide-heads.gguf", n_head=2)) as model:
-        assert resolved(model, kv_type="q8_0").flash_attention is True
+        assert resolved(model, WIDE, kv_type="q8_0").flash_attention is True
         with Context(model, ContextSettings(n_ctx=256, kv_type="q4_0")) as context:
             assert context.settings.flash_attention is True
 
 
-def test_scores_that_do_not_fit_ask_for_smaller_chunks_and_then_for_flash_attention(
-    model: Model, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    measured(monkeypatch, WIDE)
-    assert resolved(model).chunk == CHUNK
+def test_scores_that_do_not_fit_ask_for_smaller_chunks_and_then_for_flash_attention(model: Model) -> None:
+    assert resolved(model, WIDE).chunk == CHUNK
     room = score_bytes(4, 512, 64)
-    assert resolved(model, room) == resolved(model, room, chunk=64, flash_attention=False)
-    assert resolved(model, room - 1).flash_attention is True and resolved(model, room - 1).chunk == 512
-    assert resolved(model, room - 1, flash_attention=False).flash_attention is False, "somebody asked for it"
+    assert resolved(model, WIDE, room) == resolved(model, WIDE, room, chunk=64, flash_attention=False)
+    without_room = resolved(model, WIDE, room - 1)
+    assert without_room.flash_attention is True and without_room.chunk == 512
+    asked = resolved(model, WIDE, room - 1, flash_attention=False)
+    assert asked.flash_attention is False, "somebody asked for it"
 
 
 def test_the_timing_is_kept_and_made_again_after_a_week_or_if_it_is_damaged(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Shape] = []
-    monkeypatch.setattr(attention, "cache_folder", lambda: tmp_path)
+    monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(tmp_path))
 
     def timed(shape: Shape, plan: Any, threads: int) -> Any:
         made.append(shape)
         return WIDE.flash, WIDE.plain
 
-    monkeypatch.setattr(attention, "time_attention", timed)
+    def found() -> Attention | None:
+        return attention_of(header, timing=timed)
+
     header = read_file(model.path)
-    attention.attention_timed.cache_clear()
-    assert attention_of(header) == attention_of(header) == WIDE and made == [Shape(32, 32, 4, 2)]
+    assert found() == found() == WIDE and made == [Shape(32, 32, 4, 2)]
     (file,) = (tmp_path / "attention").iterdir()
     for damage in ("{", "[]", json.dumps({"format": 1, "flash": [[1, 2, "x"]], "plain": []})):
         file.write_text(damage)
         attention.attention_timed.cache_clear()
-        assert attention_of(header) == WIDE
+        assert found() == WIDE
     assert len(made) == 4
     old = file.stat().st_mtime - WEEK - 1
     os.utime(file, (old, old))
     attention.attention_timed.cache_clear()
-    assert attention_of(header) == WIDE and len(made) == 5
+    assert found() == WIDE and len(made) == 5
     file.unlink()
-    assert attention_of(header) == WIDE and len(made) == 5, "this process knows it"
-    attention.attention_timed.cache_clear()  # it is none of this machine
+    assert found() == WIDE and len(made) == 5, "this process knows it"
 
 
 @pytest.fixture

@@ -139,8 +139,6 @@ class Disk:
 
     def __init__(self, pair: Pair, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.pair, self.folder, self.found = pair, folder, 0
-        for name, value in (("PIECE", 40), ("LEAST", 8)):
-            monkeypatch.setattr(prompt_files, name, value)
         monkeypatch.setattr(prefixes, "WORTH_MOVING", 16)
         useful = prompt_files.Fetch.useful
 
@@ -152,7 +150,9 @@ class Disk:
         self.files = self._files()
 
     def _files(self) -> prompt_files.PromptFiles:
-        return prompt_files.PromptFiles(self.folder, 4_000_000, state_keys(self.pair.contexts))
+        return prompt_files.PromptFiles(
+            self.folder, 4_000_000, state_keys(self.pair.contexts), piece=40, least=8
+        )
 
     def restarted(self, engine: Engine) -> Engine:
         while engine.prefixes.write_some():

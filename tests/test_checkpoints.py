@@ -17,7 +17,6 @@ from edgespec.chat.conversation import compose
 from edgespec.core.media import cells
 from edgespec.core.request import Request
 from edgespec.core.values import Emitted, Failed, Started
-from edgespec.engine import state_keys as state_keys_of
 from edgespec.engine.borders import FAR, LAST, NEAR, borders, token_places
 from edgespec.engine.engine import Engine
 from edgespec.engine.pair import Pair
@@ -176,7 +175,7 @@ def test_states_of_another_model_or_build_are_not_used(
         write_hybrid(tmp_path / "new.gguf", seed=8).replace(tmp_path / "t.gguf")
     else:
         (tmp_path / "libllama.so").touch()
-        monkeypatch.setattr(state_keys_of, "library_folder", lambda: tmp_path)
+        monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path))
     missing, written = asked("goes on")
     assert missing == TURNS["goes on"][0][0].size
     assert (written != first[1]) == (other == "model")

@@ -510,15 +510,14 @@ def test_a_wrong_regular_expression_is_reported_before_a_model_is_loaded(wrong: 
         cli.run_command(["run", "--target", str(tmp_path / "no.gguf"), "--regex", wrong, "hi"])
 
 
-def test_progress_in_a_pipe_is_a_line_now_and_then(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_progress_in_a_pipe_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     """`verify` in a pipe was silent for 107 s, and `plan` without a hub for 63."""
-    monkeypatch.setattr("time.monotonic", lambda: 0.0)
-    with status_line() as silent, status_line(every_s=QUIET_S) as show:
+    now = 0.0
+    clock = lambda: now  # noqa: E731
+    with status_line(clock=clock) as silent, status_line(every_s=QUIET_S, clock=clock) as show:
         show("reading headers ...")
         assert not capsys.readouterr().err
-        monkeypatch.setattr("time.monotonic", lambda: QUIET_S)
+        now = QUIET_S
         for text in ("measuring ...", "measuring more ..."):
             silent(text)
             show(text)

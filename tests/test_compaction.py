@@ -12,10 +12,10 @@ from tui_driver import driven
 
 from edgespec.errors import EndpointError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.screens import answer_queue
 from edgespec_tui.sessions.compaction import ASKED, BEGINS
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
+from edgespec_tui.settings.waits import Waits
 
 
 @on_a_loop
@@ -108,8 +108,8 @@ async def test_answers_follow_the_schema_of_a_file(tmp_path: Path) -> None:
 async def test_the_end_of_a_long_answer_is_announced_to_another_window(
     how: str, focus: bool, written: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answer_queue, "LONG_S", -1.0)
-    async with driven(ChatApp(FakeEndpoint(tok_per_s=5), settings=Settings(notify=how))) as it:
+    settings, waits = Settings(notify=how), Waits(long_s=-1.0)
+    async with driven(ChatApp(FakeEndpoint(tok_per_s=5), settings=settings, waits=waits)) as it:
         found: list[str] = []
         driver = it.app._driver
         assert driver is not None

@@ -6,7 +6,6 @@ import os
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 
 from edgespec.system import cores
@@ -101,22 +100,14 @@ def test_a_quota_bounds_the_threads_and_one_is_the_least(tmp_path: Path, quota: 
     assert cores.performance_cores(tmp_path) == min(here, most)
 
 
-@pytest.mark.parametrize(("fast", "wanted"), [(4, 4), (0, 8)])
-def test_a_mac_counts_its_performance_cores(monkeypatch: pytest.MonkeyPatch, fast: int, wanted: int) -> None:
-    monkeypatch.setattr(sys, "platform", "darwin")
-    monkeypatch.setattr(cores, "_mac_performance_cores", lambda: fast)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 8)
-    assert cores.performance_cores() == wanted
-
-
-@pytest.mark.parametrize(("physical", "logical", "wanted"), [(6, 12, 6), (None, 12, 12), (None, None, 1)])
-def test_elsewhere_physical_cores_count_and_one_is_the_least(
-    monkeypatch: pytest.MonkeyPatch, physical: int | None, logical: int | None, wanted: int
+@pytest.mark.parametrize(
+    ("fast", "physical", "logical", "wanted"),
+    [(4, 8, 8, 4), (0, 8, 8, 8), (0, 6, 12, 6), (0, None, 12, 12), (0, None, None, 1)],
+)
+def test_a_mac_counts_its_fast_cores_others_physical_ones_and_one_is_the_least(
+    fast: int, physical: int | None, logical: int | None, wanted: int
 ) -> None:
-    monkeypatch.setattr(sys, "platform", "win32")
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: physical)
-    monkeypatch.setattr(os, "cpu_count", lambda: logical)
-    assert cores.performance_cores() == wanted
+    assert cores.first_known(fast, physical, logical) == wanted
 
 
 def test_this_machine_has_at_least_one_and_no_more_than_it_shows() -> None:

@@ -17,9 +17,7 @@ VOCABULARIES = ("gpt-2", "llama-bpe", "llama-spm", "phi-3", "qwen2", "deepseek-c
 BETWEEN = [b" ", b"\n\n", b"\t", b"hello", b" world", b"1234", "né日本".encode(), b"<", b">", b"|", b"</"]
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cutting, "PIECE", 8)
+SMALL = 8  # bytes of a piece
 
 
 def drawn(r: random.Random, specials: list[bytes]) -> bytes:
@@ -34,7 +32,7 @@ def agrees(model: Model, n: int) -> int:
     """Checks drawn texts; returns how often they were cut."""
     r, n_cuts = random.Random(1), 0
     for special in (True, False):
-        cuts = cuts_of(model, special=special)
+        cuts = cuts_of(model, special=special, piece=SMALL)
         specials = sorted(cuts_of(model, special=True)._texts)
         for _ in range(n):
             text = drawn(r, specials)
@@ -47,7 +45,7 @@ def agrees(model: Model, n: int) -> int:
     return n_cuts
 
 
-def test_pieces_have_the_tokens_of_the_whole(small: None, tiny_target: Path) -> None:
+def test_pieces_have_the_tokens_of_the_whole(tiny_target: Path) -> None:
     with Model(tiny_target, vocab_only=True) as model:
         assert agrees(model, 300) > 1000
 
@@ -62,7 +60,7 @@ def real(request: pytest.FixtureRequest, test_data: Path) -> Iterator[Model]:
 
 
 @pytest.mark.slow
-def test_pieces_of_real_vocabularies_have_the_tokens_of_the_whole(small: None, real: Model) -> None:
+def test_pieces_of_real_vocabularies_have_the_tokens_of_the_whole(real: Model) -> None:
     assert agrees(real, 2000) > 10_000
 
 
@@ -79,9 +77,9 @@ def test_pieces_of_real_vocabularies_have_the_tokens_of_the_whole(small: None, r
     ],
 )  # fmt: skip
 def test_a_text_is_cut_before_special_tokens_that_are_certain(
-    small: None, specials: list[bytes], text: bytes, pieces: list[bytes]
+    specials: list[bytes], text: bytes, pieces: list[bytes]
 ) -> None:
-    assert list(Cuts(specials).pieces(text)) == pieces
+    assert list(Cuts(specials, piece=SMALL).pieces(text)) == pieces
 
 
 def test_a_text_of_special_tokens_comes_in_small_pieces(tiny_target: Path) -> None:

@@ -206,9 +206,7 @@ async def test_a_preparation_that_is_given_up_writes_no_more(monkeypatch: pytest
         finally:
             ended.set()
 
-    monkeypatch.setattr(demo, "affordable", lambda costs, memory: BIG)
-    monkeypatch.setattr(demo, "grown_pair", make)
-    task = asyncio.create_task(Preparation(lambda _: begun.set()).endpoint())
+    task = asyncio.create_task(Preparation(lambda _: begun.set(), make=make).endpoint())
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

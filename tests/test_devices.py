@@ -13,6 +13,7 @@ from typing import Any
 
 import llama_cpp
 import pytest
+from fake_machine import fake_machine
 
 from edgespec.client.answer import Info
 from edgespec.engine import loading
@@ -55,9 +56,7 @@ def test_a_card_that_is_full_too_soon_has_the_pair_loaded_by_a_smaller_plan(
         Pair(tiny_target, None, PairSettings(n_ctx=64, remember=False, n_gpu_layers=5))
 
 
-def test_other_machines_count_next_to_cards(
-    tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_machines_count_next_to_cards(tiny_target: Path, tiny_draft: Path) -> None:
     """Their memory was left out where this machine has a card: layers stayed in RAM that fit there."""
     asked: list[list[str]] = []
 
@@ -65,17 +64,14 @@ def test_other_machines_count_next_to_cards(
         asked.append([device.name for device in devices])
         return Fit(True, Allotment(4096, -1, -1, {}), tuple(devices))
 
-    monkeypatch.setattr(at_load, "pair_fit", fit)
-    monkeypatch.setattr(at_load, "remote_devices", lambda machines: [Device("RPC0", 4 << 30, 4 << 30)])
-    settings = PairSettings(rpc=("127.0.0.1:50052",))
     for cards, beside in (([CARD], [CARD.name]), ([], [])):
-        at_load.fitted(tiny_target, tiny_draft, settings, cards)
-        assert asked[-1] == [RAM, "RPC0", *beside]
+        with fake_machine() as machine:
+            settings = PairSettings(rpc=(machine.address,))
+            at_load.fitted(tiny_target, tiny_draft, settings, cards, ask=fit)
+            assert asked[-1] == [RAM, machine.address, *beside]
 
 
-def test_a_plan_that_a_card_had_no_memory_for_is_not_tried_again(
-    tiny_target: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_that_a_card_had_no_memory_for_is_not_tried_again(tiny_target: Path) -> None:
     """The engine was started again with the same layers on the card, and ran out of its memory again."""
     layers = {7.0: -1, 4.9: -1, 2.8: 5}  # that fit, by GiB free
 
@@ -83,13 +79,13 @@ def test_a_plan_that_a_card_had_no_memory_for_is_not_tried_again(
         n = next((layers[round(card.free / 2**30, 1)] for card in devices if card.name == CARD.name), 0)
         return Fit(True, Allotment(4096, n, n, {}), tuple(devices))
 
-    monkeypatch.setattr(at_load, "pair_fit", fit)
     for failed, expected in ((0, [-1, 5, 0]), (1, [5, 0]), (2, [0]), (3, [0])):
-        plans = at_load.plans(tiny_target, None, PairSettings(plans_failed=failed), [CARD])
+        plans = at_load.plans(tiny_target, None, PairSettings(plans_failed=failed), [CARD], ask=fit)
         assert [settings.n_gpu_layers for settings, _ in plans] == expected
     said = PairSettings(n_gpu_layers=11, plans_failed=1)
-    monkeypatch.setattr(at_load, "pair_fit", lambda *_: Fit(True, Allotment(4096, 11, 11, {}), ()))
-    assert [settings.n_gpu_layers for settings, _ in at_load.plans(tiny_target, None, said, [CARD])] == [11]
+    only = Fit(True, Allotment(4096, 11, 11, {}), ())
+    plans = at_load.plans(tiny_target, None, said, [CARD], ask=lambda *_: only)
+    assert [settings.n_gpu_layers for settings, _ in plans] == [11]
 
 
 @pytest.mark.parametrize(
@@ -164,11 +160,8 @@ def test_another_build_is_tested_anew(tmp_path: Path, monkeypatch: pytest.Monkey
         (lying_on(CUDA0=6, CUDA1=5), None, "RTX 4060 and CUDA1"),
     ],
 )
-def test_where_a_pair_lies_is_reported(
-    target: Model, draft: Model | None, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(devices, "cards", lambda: [CARD])
-    assert devices.place_of(target, draft) == expected
+def test_where_a_pair_lies_is_reported(target: Model, draft: Model | None, expected: str) -> None:
+    assert devices.place_of(target, draft, [CARD]) == expected
 
 
 def test_a_loaded_model_knows_where_its_layers_lie(tiny_target: Path) -> None:

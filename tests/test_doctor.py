@@ -15,14 +15,9 @@ from announced import announced
 
 from edgespec.client import state_file
 from edgespec.commands import cli
-from edgespec.commands.doctor import (
-    findings,
-    machine_checks,
-    pair_checks,
-    surroundings,
-)
-from edgespec.commands.doctor.findings import Finding, good, note, problem
-from edgespec.commands.doctor.speculation import judged, speculation
+from edgespec.commands.doctor import findings, machine_checks, pair_checks
+from edgespec.commands.doctor.findings import Finding
+from edgespec.commands.doctor.pair_checks import judged, speculation
 from edgespec.errors import ModelFileError, PairMismatchError
 from edgespec.memory.oracle import llama_build
 from edgespec.pairs.settings import PairSettings
@@ -105,9 +100,9 @@ def test_graphics_within_the_processor_are_worth_a_note_only() -> None:
 def test_a_build_without_what_the_processor_can_is_found(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
     cpuinfo.write_text("processor : 0\nflags : fpu avx avx2 fma f16c\n")
-    assert machine_checks.build(CPU_ALONE, cpuinfo=cpuinfo)[0].status == "good"
+    assert machine_checks.build(CPU_ALONE, cpuinfo=cpuinfo).status == "good"
     slow = {**CPU_ALONE, "features": ["AVX"]}
-    (found,) = machine_checks.build(slow, cpuinfo=cpuinfo)
+    found = machine_checks.build(slow, cpuinfo=cpuinfo)
     assert found.status == "problem" and found.facts["missing"] == ["AVX2", "FMA", "F16C"]
     assert REBUILD in found.remedy, "wheels are made for many processors"
 
@@ -118,7 +113,7 @@ def test_a_build_that_cannot_be_loaded_is_a_finding(tmp_path: Path, monkeypatch:
     (tmp_path / "llama_cpp" / "__init__.py").write_text(broken)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     reply = llama_build()
-    (found,) = machine_checks.build(reply)
+    found = machine_checks.build(reply)
     assert (
         found.status == "problem" and "libcudart.so.12" in found.text and "docs/install.md#" in found.remedy
     )
@@ -133,14 +128,13 @@ def test_a_child_that_dies_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_more_threads_than_cores_are_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine_checks, "performance_cores", lambda: 4)
     monkeypatch.delenv("EDGESPEC_THREADS")
-    assert machine_checks.threads()[0].status == "good"
-    assert "give 4" in problems(machine_checks.threads(8))[0].remedy
+    assert machine_checks.threads(None, 4)[0].status == "good"
+    assert "give 4" in problems(machine_checks.threads(8, 4))[0].remedy
     monkeypatch.setenv("EDGESPEC_THREADS", "2")
-    (found,) = machine_checks.threads()
+    (found,) = machine_checks.threads(None, 4)
     assert found.status == "note" and "EDGESPEC_THREADS" in found.remedy
-    assert machine_checks.threads(busy=1.5)[-1].text == "other programs keep 1.5 cores busy"
+    assert machine_checks.threads(None, 4, busy=1.5)[-1].text == "other programs keep 1.5 cores busy"
 
 
 # --- the pair
@@ -185,37 +179,27 @@ def test_a_hybrid_is_stated_to_serve_one_at_a_time(models: dict[str, Path]) -> N
     assert any("one request at a time" in finding.text for finding in found)
 
 
-def test_a_draft_nearly_as_large_as_its_target_is_noted(models: dict[str, Path]) -> None:
-    assert any("guesses are expensive" in f.text for f in pair_checks.pair(models["big"], models["big"]))
-
-
 def test_what_a_pair_takes_is_reported(models: dict[str, Path]) -> None:
     found, attention = pair_checks.fit(models["big"], models["small"], PairSettings())
     assert found.status == "good" and found.facts["n_ctx"] == 512
-    assert found.facts["total"] == sum(found.facts["needs"].values())
-    assert attention.topic == "attention" and attention.facts.keys() == {"target", "draft"}
-
-
-def test_a_context_longer_than_the_model_knows_is_noted(models: dict[str, Path]) -> None:
-    warning, memory, _ = pair_checks.fit(models["big"], None, PairSettings(n_ctx=4096))
-    assert warning.status == "note" and "was trained for 512" in warning.text
-    assert memory.status == "good" and memory.facts["n_ctx"] == 4096
+    devices = [need["devices"]["RAM"] for need in found.facts["needs"].values()]
+    assert len(devices) == 2 and found.facts["total"] == sum(sum(parts.values()) for parts in devices)
+    assert attention.topic == "attention" and attention.text.startswith("flash attention: o")
 
 
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (PairSettings(flash_attention=True), "on, as asked; digits depend"),
-        (PairSettings(flash_attention=False), "off, as asked; digits do not"),
-        (PairSettings(byte_identical=True), "off, as asked; digits do not"),
+        (PairSettings(flash_attention=True), "flash attention: on, as asked"),
+        (PairSettings(flash_attention=False), "flash attention: off, as asked"),
+        (PairSettings(byte_identical=True), "flash attention: off, as asked"),
     ],
 )
 def test_what_digits_depend_on_is_reported(
     models: dict[str, Path], settings: PairSettings, text: str
 ) -> None:
     *_, found = pair_checks.fit(models["big"], None, settings)
-    assert found.topic == "attention" and text in found.text and "--byte-identical" in found.text
-    assert found.facts == {"target": bool(settings.flash_attention)}
+    assert found.topic == "attention" and text in found.text and "docs/exactness.md" in found.text
 
 
 # --- speculation
@@ -289,23 +273,23 @@ def test_a_server_that_has_gone_is_a_note(home: Path) -> None:
     absent = next(pid for pid in range(2**21, 2**21 + 100) if not psutil.pid_exists(pid))
     state = state_file.ServerState("127.0.0.1", 9, absent, "model")
     with announced(state):
-        (found,) = surroundings.endpoint()
+        (found,) = machine_checks.endpoint()
         assert found.status == "note" and "has gone without notice" in found.text
-    (found,) = surroundings.endpoint()
+    (found,) = machine_checks.endpoint()
     assert found.text.startswith("no server runs")
 
 
 def test_a_server_that_does_not_answer_is_a_problem(home: Path) -> None:
     with announced(state_file.ServerState("127.0.0.1", 9, os.getpid(), "model")):
-        (found,) = surroundings.endpoint()
+        (found,) = machine_checks.endpoint()
     assert found.status == "problem" and f"kill {os.getpid()}" in found.remedy
 
 
 def test_the_settings_for_the_hub_are_reported(tmp_path: Path) -> None:
-    (found,) = surroundings.hub({"HF_HOME": str(tmp_path), "HF_TOKEN": "x"})
+    found = machine_checks.hub({"HF_HOME": str(tmp_path), "HF_TOKEN": "x"})
     assert found.status == "good" and found.facts["token"] == "HF_TOKEN"
     assert found.facts["cache"] == str(tmp_path / "hub") and "x" not in found.text.split()
-    (found,) = surroundings.hub({"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
+    found = machine_checks.hub({"HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "1"})
     assert found.status == "note" and "(offline), token: none" in found.text
 
 
@@ -323,7 +307,11 @@ def test_each_page_that_it_names_is_there() -> None:
 
 
 def test_the_report_counts_problems() -> None:
-    found = [good("a", "fine"), note("b", "well", "perhaps"), problem("c", "bad", "mend it")]
+    found = [
+        Finding("a", "good", "fine"),
+        Finding("b", "note", "well", "perhaps"),
+        Finding("c", "problem", "bad", "mend it"),
+    ]
     assert findings.lines(found)[-1].startswith("1 problem:")
     assert findings.lines(found[:2])[-1] == "No problems found."
     said = json.loads(findings.document(found))

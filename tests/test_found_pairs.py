@@ -15,7 +15,6 @@ from textual import events
 from textual.widgets import Static
 from tui_driver import driven
 
-from edgespec.pairs import found as search
 from edgespec.pairs.found import Found, best, best_found
 from edgespec_models.shelf.catalogue import catalogue
 from edgespec_models.shelf.store import InstalledModel, Store
@@ -71,11 +70,8 @@ def test_a_child_finds_the_pairs_of_other_programs_and_damaged_files_are_passed_
 
 
 @pytest.mark.parametrize("child", ["edgespec.no_such_module", "this"])
-def test_whatever_goes_wrong_in_the_search_nothing_was_found(
-    child: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(search, "CHILD", child)
-    assert best_found(16 * GB) is None
+def test_whatever_goes_wrong_in_the_search_nothing_was_found(child: str) -> None:
+    assert best_found(16 * GB, child=child) is None
 
 
 def test_a_search_that_takes_too_long_is_ended() -> None:

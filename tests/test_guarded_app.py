@@ -19,6 +19,7 @@ from edgespec_tui.screens.chat import ChatScreen
 from edgespec_tui.screens.help import HelpScreen
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.settings.waits import Waits
 
 
 def burst(it: Driven, *keys: str) -> None:
@@ -116,14 +117,13 @@ async def test_screens_do_not_pile_up(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_a_key_does_not_wait_for_ever_for_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded_app, "PATIENCE_S", 0.05)
     let = asyncio.Event()
 
     async def slow(self: ChatScreen, event: object) -> None:
         await let.wait()
 
     monkeypatch.setattr(ChatScreen, "on_prompt_input_sent", slow)
-    async with driven(ChatApp(FakeEndpoint())) as it:
+    async with driven(ChatApp(FakeEndpoint(), waits=Waits(key_s=0.05))) as it:
         burst(it, *"ask", "enter", *"go on")
         await it.until(lambda: it.chat.prompt.text == "go on")
         let.set()

@@ -239,9 +239,7 @@ def test_no_temporary_file_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @posix
-def test_lack_of_memory_is_named_where_the_kernel_counted_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lack_of_memory_is_named_where_the_kernel_counted_it(tmp_path: Path) -> None:
     """Every SIGKILL was told as lack of memory, somebody's `kill -9` too."""
     counted = tmp_path / "vmstat"
     counted.write_text("pgfree 1\noom_kill 3\n")
@@ -252,8 +250,8 @@ def test_lack_of_memory_is_named_where_the_kernel_counted_it(
         (None, 3, "most likely for lack of memory"),
         (3, None, "most likely for lack of memory"),
     ):
-        monkeypatch.setattr(isolate, "kills_for_memory", lambda now=now: now)
-        assert words in (isolate.cause_of_death(-signal.SIGKILL, "", before) or "")
+        found = isolate.cause_of_death(-signal.SIGKILL, "", before, kills=lambda now=now: now)
+        assert words in (found or "")
 
 
 @posix

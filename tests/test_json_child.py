@@ -55,7 +55,6 @@ def test_one_that_takes_too_long_is_ended(module: str) -> None:
             child.ask({"wait": 1})
 
 
-def test_an_answer_that_is_not_json_ends_it(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.system.json_child.LAST_S", 0.2)
-    with JsonChild(module) as child, pytest.raises(ChildDiedError):
+def test_an_answer_that_is_not_json_ends_it(module: str) -> None:
+    with JsonChild(module, last_s=0.2) as child, pytest.raises(ChildDiedError):
         child.ask({"babble": 1})

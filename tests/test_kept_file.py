@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from commands import posix
+from full_disk import no_room
 
 from edgespec_models.kept_file import copy_whole, remove_left, replacing, write_whole
 
@@ -29,15 +30,11 @@ def test_what_fails_leaves_nothing(tmp_path: Path, error: type[BaseException]) -
     assert not list(tmp_path.iterdir())
 
 
-def test_a_full_disk_names_the_file_that_was_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@posix
+def test_a_full_disk_names_the_file_that_was_wanted(tmp_path: Path) -> None:
     """The file beside it is nobody's business, and a full disk names none."""
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
     path = tmp_path / "folder" / "kept"
-    with pytest.raises(OSError, match="No space left on device") as failed:
+    with no_room(), pytest.raises(OSError, match="File too large") as failed:
         write_whole(path, "text")
     assert failed.value.filename == str(path) and not list(path.parent.iterdir())
     with pytest.raises(FileNotFoundError) as failed, replacing(tmp_path / "none" / "kept"):

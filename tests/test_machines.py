@@ -29,7 +29,6 @@ from edgespec.local.engine_flags import engine_flags
 from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
 from edgespec.protocol.messages import LoadRequest
-from edgespec.server import worker_life
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import machines
 from edgespec.system.isolate import cause_of_death
@@ -109,9 +108,8 @@ def test_a_machine_tells_what_memory_its_devices_have() -> None:
         assert ask(machine.address) == [RemoteDevice(machine.address, 3 << 30, 4 << 30)]
 
 
-def test_a_machine_that_cannot_serve_is_reported_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_cannot_serve_is_reported_in_a_sentence() -> None:
     """llama.cpp would end the process at each of these, or wait for ever."""
-    monkeypatch.setattr(machines, "ANSWER_S", 0.1)
     for why, how in (
         ("speaks version 6.1 of llama.cpp's RPC, and this one 7.0", {"version": (6, 1, 0)}),
         ("speaks version 7.1", {"version": (7, 1, 0)}),
@@ -120,7 +118,7 @@ def test_a_machine_that_cannot_serve_is_reported_in_a_sentence(monkeypatch: pyte
         ("has 0 devices", {"memory": ()}),
     ):
         with fake_machine(**how) as machine, pytest.raises(MachineLostError, match=why) as error:
-            ask(machine.address)
+            ask(machine.address, answer_s=0.1)
         assert machine.address in str(error.value)
     with pytest.raises(MachineLostError, match="nothing listens there: start `edgespec rpc`"):
         ask(free_address())
@@ -310,9 +308,7 @@ def test_a_machine_that_hung_up_is_missed_while_nothing_is_evaluated(
     assert ended == [[machine.address]]
 
 
-def test_a_server_waits_for_a_machine_that_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_life, "MACHINE_S", 0.02)
-    monkeypatch.setattr(worker_life, "absent", lambda machines, seconds: missing.pop(0))
+def test_a_server_waits_for_a_machine_that_was_lost() -> None:
     missing = [["10.0.0.1:1"], ["10.0.0.1:1"], ["10.0.0.2:2"], []]
     told: list[str] = []
     load = LoadRequest("target.gguf", None, PairSettings(rpc=("10.0.0.1:1", "10.0.0.2:2")), 1)
@@ -320,7 +316,7 @@ def test_a_server_waits_for_a_machine_that_was_lost(monkeypatch: pytest.MonkeyPa
     async def wait() -> str:
         worker = Supervisor(load, tell=told.append).current
         worker.state = "down"
-        await worker._until_machines_are_there(load.settings.rpc)
+        await worker.until_there(load.settings.rpc, missing=lambda *_: missing.pop(0), every_s=0.02)
         return worker.absence().message
 
     assert "waiting for the machine of --rpc at 10.0.0.2:2" in asyncio.run(wait())
@@ -333,12 +329,12 @@ def test_a_server_waits_for_a_machine_that_was_lost(monkeypatch: pytest.MonkeyPa
 def test_the_doctor_looks_at_machines() -> None:
     gone = free_address()
     with fake_machine() as machine:
-        good, bad = machine_checks.others([machine.address, gone], {"rpc": True})
+        good, bad = machine_checks.machines([machine.address, gone], {"rpc": True})
     assert good.status == "good" and "3.0 GiB of 4.0 GiB free" in good.text
     assert bad.status == "problem" and gone in bad.text
-    (unable,) = machine_checks.others([gone], {"rpc": False})
+    (unable,) = machine_checks.machines([gone], {"rpc": False})
     assert unable.status == "problem" and "docs/install.md#" in unable.remedy
-    assert machine_checks.others([], {"rpc": False}) == []
+    assert machine_checks.machines([], {"rpc": False}) == []
 
 
 def test_a_chat_hands_its_machines_on_to_the_engine_that_it_starts() -> None:

@@ -487,11 +487,11 @@ def test_where_few_of_many_tokens_are_allowed_the_others_might_as_well_not_be(s:
     assert found.probs == pytest.approx(rest.probs)
 
 
-def test_a_grammar_whose_masks_take_too_long_ends_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grammar_whose_masks_take_too_long_ends_its_text() -> None:
     """A single slow mask is forgiven, slow ones again and again are not: others wait meanwhile."""
     now = itertools.count(0, 1)
-    monkeypatch.setattr("edgespec.grammar.matchers.time.thread_time", lambda: next(now) * 0.15)
-    masks = masks_of("[ab]+", 0)
+    slow = Matchers(lambda shown: PIECES, ENDS, N, own_time=lambda: next(now) * 0.15)
+    masks = slow.masks(Grammar("regex", "[ab]+"), 0)
     assert masks.after([]) and masks.after([0]) and masks.after([0, 0])
     with pytest.raises(GrammarError, match="too slow to follow"):
         for n in range(3, 9):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import psutil
@@ -191,9 +192,11 @@ def heavy(tmp_path: Path) -> Path:
     )
 
 
-def test_a_pair_that_fits_well_is_loaded_without_asking(monkeypatch: pytest.MonkeyPatch, heavy: Path) -> None:
-    monkeypatch.setattr(at_load, "MemoryOracle", None)  # whoever asks fails
-    assert at_load.fitted(heavy, None, PairSettings(), []) == (PairSettings(), ())
+def test_a_pair_that_fits_well_is_loaded_without_asking(heavy: Path) -> None:
+    def ask(*_: object) -> NoReturn:
+        pytest.fail("it was asked")
+
+    assert at_load.fitted(heavy, None, PairSettings(), [], ask=ask) == (PairSettings(), ())
 
 
 def test_the_context_is_what_fits_where_nobody_set_it(monkeypatch: pytest.MonkeyPatch, heavy: Path) -> None:

@@ -281,15 +281,14 @@ def test_a_build_that_computes_wrong_is_made_once_more_without_what_is_processor
     """pip's cache must forget such a wheel, too: the next clone would take it again."""
     ran: list[tuple[tuple[str, ...], str]] = []
     results = iter(found)
-    monkeypatch.setattr(set_up, "self_test", lambda: next(results))
     monkeypatch.setattr(set_up, "check_compilers", lambda env: None)
     monkeypatch.setattr(set_up, "pip", lambda *args, env: ran.append((args, env["CMAKE_ARGS"])) or 0)
     given = {"CMAKE_ARGS": "-DLLAVA_BUILD=OFF", **env}
     if text is None:
         with pytest.raises(obstacles.Obstacle, match="off by 3; name another compiler"):
-            set_up.heal_llama("llama-cpp-python==0.3.36", given)
+            set_up.heal_llama("llama-cpp-python==0.3.36", given, test=lambda: next(results))
     else:
-        set_up.heal_llama("llama-cpp-python==0.3.36", given)
+        set_up.heal_llama("llama-cpp-python==0.3.36", given, test=lambda: next(results))
         assert text in capsys.readouterr().err
     assert [args[0] for args, _ in ran] == ["cache", "install"] * rebuilds
     if rebuilds:

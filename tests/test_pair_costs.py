@@ -250,7 +250,7 @@ def test_each_pair_machine_and_setting_has_a_file_of_its_own(
 
 
 def test_each_place_and_each_build_for_a_card_has_a_file_of_its_own(
-    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+    models: dict[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is known of a pair on a card was looked for where nothing was kept, before it was loaded."""
     model = models["plain"]
@@ -261,7 +261,9 @@ def test_each_place_and_each_build_for_a_card_has_a_file_of_its_own(
             ("CUDA", 3, 3), ("CUDA", 3, 0), ("CUDA", 1, 1), ("CUDA", 2, 2),
             ("Vulkan", 3, 3), ("Vulkan", 0, 0),
         ):  # fmt: skip
-            monkeypatch.setattr(pair_costs, "built_for", lambda build=build: build)
+            (tmp_path / build).mkdir(exist_ok=True)
+            (tmp_path / build / f"libggml-{build.lower()}.so").touch()
+            monkeypatch.setenv("LLAMA_CPP_LIB_PATH", str(tmp_path / build))
             target, draft = placed(context, on_card), placed(context, beside)
             kept.append(costs_path(target, draft))
     assert kept[0] == kept[-1], "the processor is the same by each build"

@@ -254,7 +254,6 @@ def test_closing_ends_the_server_and_twice_is_once(
     program: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     monkeypatch.setenv("FAKE_LLAMA", how)
-    monkeypatch.setattr(keeper, "GRACE_S", 1.5)
     server = LlamaServer(settings(program))
     assert server.pid is not None
     below = psutil.Process(server.pid).children(recursive=True)

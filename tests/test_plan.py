@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import argparse
 import itertools
 import json
 import tempfile
@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import tiny_gguf
+from commands import posix
+from full_disk import no_room
 from local_hub import LocalHub
 
 from edgespec.commands import cli
@@ -23,6 +25,7 @@ from edgespec.commands.pull.words import speed_line
 from edgespec.errors import PlanError
 from edgespec.memory import header_fit
 from edgespec.memory.header_fit import write_stub
+from edgespec.memory.recommended import acceptance_of
 from edgespec.pairs import planned
 from edgespec.pairs.settings import PairSettings
 from edgespec_models import tiny
@@ -32,7 +35,7 @@ from edgespec_models.fit.need import RAM, Device, Need, Parts
 from edgespec_models.gguf.header import Header, Tensor, read_file
 from edgespec_models.gguf.reading import Matrix, matrices_of
 from edgespec_models.hub.choose_file import Chosen
-from edgespec_models.hub.hub import Hub, HubFile
+from edgespec_models.hub.hub import HubFile
 from edgespec_models.shelf import catalogue
 from edgespec_models.shelf.store import Store
 from edgespec_tui.screens.model_shelf import Shelf
@@ -74,29 +77,39 @@ CARDS, EVEN = PairSettings(n_gpu_layers=ALL), {n: float(n) for n in SIZES}  # n 
 
 
 def test_costs_are_those_of_bytes_and_rows() -> None:
-    found = cost([Matrix(8, 10), Matrix(8, 5)], lambda _: False, CARDS, lambda *_: EVEN)
+    found = cost([Matrix(8, 10), Matrix(8, 5)], None, CARDS, lambda *_: EVEN)
     assert (found[1], found[2], found[16]) == (15.0, 30.0, 240.0)
 
 
 def test_of_experts_those_count_that_some_token_needs() -> None:
     """One token of two in eight reads a quarter; sixteen nearly all, and each for a quarter of the rows."""
     experts = [Matrix(8, 80, experts=8, used=2)]
-    found = cost(experts, lambda _: False, CARDS, lambda *_: EVEN)
+    found = cost(experts, None, CARDS, lambda *_: EVEN)
     assert found[1] == pytest.approx(20)
     assert found[16] == pytest.approx(16 * 20), "as much work in all: here a byte costs what its rows do"
-    flat = cost(experts, lambda _: False, CARDS, lambda *_: dict.fromkeys(SIZES, 1.0))
+    flat = cost(experts, None, CARDS, lambda *_: dict.fromkeys(SIZES, 1.0))
     assert flat[16] == pytest.approx(80 * (1 - 0.75**16))
 
 
-def test_each_tensor_costs_what_its_place_does() -> None:
-    """Experts lie in main memory in one of two layers; there a byte costs tenfold."""
+@pytest.mark.parametrize(
+    ("weights", "seconds"),
+    [
+        ({RAM: 40}, 350),
+        ({"CUDA0": 40}, 35),
+        ({RAM: 10, "CUDA0": 30}, 80),
+        ({RAM: 30, "CUDA0": 30}, 80),  # 20 of them are never read
+        ({RAM: 20, "CUDA0": 20}, 170),
+    ],
+)
+def test_what_lies_in_main_memory_costs_what_it_does_there(weights: dict[str, int], seconds: float) -> None:
+    """There a byte costs tenfold, and experts are the first to lie there."""
 
     def rate(_: str, settings: PairSettings) -> Seconds:
         return dict.fromkeys(SIZES, 1.0 if settings.n_gpu_layers else 10.0)
 
-    matrices = [Matrix(8, 10, name=f"blk.{i}.{name}") for i in (0, 1) for name in ("attn_q", "ffn_up_exps")]
-    found = cost(matrices, lambda name: name == "blk.1.ffn_up_exps", CARDS, rate)
-    assert found[1] == 30 + 100
+    matrices = [Matrix(8, 10), Matrix(8, 10), Matrix(8, 10, experts=2, used=1), Matrix(8, 10)]
+    need = Need({name: Parts(weights=size) for name, size in weights.items()}, 1)
+    assert cost(matrices, need, CARDS, rate)[1] == seconds
 
 
 @pytest.mark.parametrize(
@@ -109,7 +122,7 @@ def test_a_format_is_measured_as_the_one_of_its_size(type_: int, dtype: str) -> 
         asked.append(name)
         return EVEN
 
-    cost([Matrix(type_, 990), Matrix(0, 10)], lambda _: False, CARDS, rate)
+    cost([Matrix(type_, 990), Matrix(0, 10)], None, CARDS, rate)
     assert set(asked) == {dtype}
 
 
@@ -119,47 +132,35 @@ def on_a_card(
     """Returns how a pair of ours would lie on a machine with a card."""
     need = Need({RAM: Parts(weights=GIB), "CUDA0": Parts(weights=GIB)}, 7)
     chosen = Allotment(n_ctx, n_gpu_layers, ALL, {"target": need, "draft": need}, cpu_moe)
-    gave_up = (f"experts of {len(cpu_moe)} of 6 layers in main memory",) if cpu_moe else ()
-    return Fit(fits, chosen, (Device(RAM, GIB, GIB), Device("CUDA0", GIB, GIB)), gave_up)
+    return Fit(fits, chosen, (Device(RAM, GIB, GIB), Device("CUDA0", GIB, GIB)))
 
 
-def test_speeds_and_words_are_those_of_where_the_experts_lie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_speeds_are_those_of_where_a_model_lies(tmp_path: Path) -> None:
     mixture = tiny_gguf.write_experts(tmp_path / "mixture.gguf", layers=6)
+    head = [read_file(mixture)]
+    size = sum(matrix.size for matrix in matrices_of(head))
 
     def measured(_: str, settings: PairSettings) -> Seconds:
         return dict.fromkeys(SIZES, 1e-6 if settings.n_gpu_layers == 0 else 1e-8)
 
-    def speed(fit: Fit) -> float:
-        head = [read_file(mixture)]
-        return plan_pair(head, None, PairSettings(), fit=fit, bandwidth=measured).plain_tok_per_s
+    def speed(share: float) -> float:
+        parts = {RAM: Parts(weights=int(share * size)), "CUDA0": Parts(weights=size - int(share * size))}
+        lies = Fit(True, Allotment(4096, ALL, ALL, {"target": Need(parts, 7)}, None), ())
+        return plan_pair(head, None, PairSettings(), lies, bandwidth=measured).plain_tok_per_s
 
-    speeds = [speed(on_a_card(*asked)) for asked in ((), (ALL, (1,)), (ALL, (0, 1, 2, 3, 4, 5)), (3,), (0,))]
-    assert speeds == sorted(speeds, reverse=True) and len(set(speeds)) == 5
-    monkeypatch.setattr(command, "seconds_a_byte", measured)
-    monkeypatch.setattr(header_fit, "pair_fit", lambda *_, **__: on_a_card(cpu_moe=(0, 1, 2, 3)))
-    monkeypatch.setattr(command, "fit_of_heads", lambda *_: on_a_card(cpu_moe=(0, 1, 2, 3)))
-    words = ["plan", "--target", str(mixture), "--draft", str(mixture)]
-    assert cli.main([*words, "--json"]) == 0
-    (pair,) = printed_plan(capsys)["pairs"]
-    assert speeds[0] > pair["plain_tok_per_s"] > speeds[2]
-    assert cli.main(words) == 0
-    assert "experts of 4 of 6 layers in main memory" in " ".join(capsys.readouterr().out.split())
+    speeds = [speed(share) for share in (0, 0.2, 0.6, 0.99)]
+    assert speeds == sorted(speeds, reverse=True) and len(set(speeds)) == 4
 
 
 @pytest.mark.parametrize(
-    ("fit", "grade"),
+    ("fit", "expected"),
     [
         (on_a_card(), 2), (on_a_card(cpu_moe=(1,)), 2), (on_a_card(5), 1), (on_a_card(fits=False), 0),
-        (on_a_card(n_ctx=256), 1),
+        (on_a_card(n_ctx=256), 1), (None, 2),
     ],
 )  # fmt: skip
-def test_a_quantisation_suits_if_only_experts_lie_in_main_memory(
-    fit: Fit, grade: int, small: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(header_fit, "pair_fit", lambda *_, **__: fit)
-    assert header_fit.suitable([[read_file(small)]]) == grade
+def test_a_quantisation_suits_if_only_experts_lie_in_main_memory(fit: Fit | None, expected: int) -> None:
+    assert header_fit.grade(fit, n_ctx_train=512) == expected
 
 
 def test_a_quantisation_does_not_suit_next_to_a_projector_that_leaves_no_room(small: Path) -> None:
@@ -199,10 +200,12 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_gguf.write_llama(tmp_path_factory.mktemp("plan") / "small.gguf", layers=2)
 
 
-@pytest.fixture
-def told_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What evaluations would take: to time them is another test's."""
-    monkeypatch.setattr(command, "seconds_a_byte", lambda *_: {n: 1e-8 * (1 + 0.1 * n) for n in SIZES})
+def plan(*words: str | Path) -> int:
+    """Does what the command does, with what evaluations would take: to time them is another test's."""
+    parser = argparse.ArgumentParser()
+    command.add(parser)
+    rates = {n: 1e-8 * (1 + 0.1 * n) for n in SIZES}
+    return command.run(parser.parse_args([*map(str, words)]), bandwidth=lambda *_: rates)
 
 
 def test_the_bandwidth_of_this_machine_is_measured() -> None:
@@ -233,19 +236,15 @@ def test_a_place_that_is_not_here_is_one_sentence(small: Path, capsys: pytest.Ca
     assert "NOWHERE" in shown and shown.count("\n") == 1
 
 
-def test_what_llama_cpp_refuses_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bandwidth.grow, "grow", lambda _, path, *__, **___: path.write_bytes(b"no model"))
-    with pytest.raises(PlanError, match="^nothing can be planned here: ") as refused:
-        seconds_a_byte("Q8_0", PairSettings())
+def test_what_cannot_be_loaded_is_one_sentence() -> None:
+    with pytest.raises(PlanError, match="^nothing can be planned here: .*127.0.0.1:9") as refused:
+        seconds_a_byte("Q8_0", PairSettings(rpc=("127.0.0.1:9",)), replace(bandwidth.LAYER, d=64, ffn=256))
     assert "\n" not in str(refused.value)
 
 
-def test_a_full_disk_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(bandwidth.grow, "grow", full)
-    with pytest.raises(PlanError, match="nothing can be planned here: .*No space left on device"):
+@posix
+def test_a_full_disk_is_one_sentence() -> None:
+    with no_room(1 << 20), pytest.raises(PlanError, match="nothing can be planned here: .*too large"):
         seconds_a_byte("Q8_0", PairSettings())
 
 
@@ -273,15 +272,14 @@ def printed_plan(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.usefixtures("told_rates")
 def test_a_pair_of_this_machine_is_planned(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--json"]) == 0
+    assert plan("--target", small, "--draft", small, "--json") == 0
     (pair,) = printed_plan(capsys)["pairs"]
     assert pair["name"] == "small" and pair["fits"] and pair["plain_tok_per_s"] > 0
     assert [speed["acceptance"] for speed in pair["speeds"]] == [0.6, 0.4, 0.6, 0.8]
     assert pair["acceptance_assumed"] and pair["memory"] > small.stat().st_size
     assert pair["attention"].startswith("flash attention: o")
-    assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--acceptance", "0.9"]) == 0
+    assert plan("--target", small, "--draft", small, "--acceptance", "0.9") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "90%" in shown and "assumed" not in shown and "tok/s" in shown
     assert "off by 18% on average" in shown and "small: flash attention: o" in shown
@@ -293,7 +291,6 @@ def local() -> Iterator[LocalHub]:
         yield hub
 
 
-@pytest.mark.usefixtures("told_rates")
 def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     local: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -302,9 +299,9 @@ def test_of_a_pair_on_the_hub_only_the_heads_are_fetched(
     small = tiny_gguf.write_llama(tmp_path / "draft.gguf", layers=1)
     local.add("acme/Big-GGUF", {"Big-Q8_0.gguf": big.read_bytes()})
     local.add("acme/Small-GGUF", {"Small-Q8_0.gguf": small.read_bytes()})
-    ours = functools.partial(Hub, endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False)
-    monkeypatch.setattr("edgespec_models.hub.hub.Hub", ours)
-    assert cli.main(["plan", "acme/Big-GGUF", "--draft", "acme/Small-GGUF", "--json"]) == 0
+    monkeypatch.setenv("HF_ENDPOINT", local.endpoint)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert plan("acme/Big-GGUF", "--draft", "acme/Small-GGUF", "--json") == 0
     (pair,) = printed_plan(capsys)["pairs"]
     assert pair["plain_tok_per_s"] > 0 and pair["fits"] is True
     assert local.served["Big-Q8_0.gguf"] < big.stat().st_size / 4
@@ -318,13 +315,12 @@ def test_before_a_download_it_is_stated_how_fast_a_pair_is(home: Path) -> None:
     assert "`edgespec plan some/pair --draft a/b`" in speed_line("some/pair", "a/b")
 
 
-@pytest.mark.usefixtures("told_rates")
 def test_what_was_stated_of_a_pair_is_known_by_its_name(
     small: Path, capsys: pytest.CaptureFixture[str], home: Path
 ) -> None:
     """The list of pairs in the chat has no heads to ask with, only names."""
     assert planned.planned("small") is None
-    assert cli.main(["plan", "--target", str(small), "--draft", str(small), "--json"]) == 0
+    assert plan("--target", small, "--draft", small, "--json") == 0
     (pair,) = printed_plan(capsys)["pairs"]
     known = planned.planned("small")
     assert known and known.plain_tok_per_s == pair["plain_tok_per_s"] and known.assumed
@@ -346,9 +342,9 @@ def test_the_list_of_pairs_in_the_chat_shows_what_was_planned(tmp_path: Path, ho
 
 def test_what_is_known_of_a_pair_is_reckoned_with() -> None:
     known = next(entry for entry in catalogue.catalogue() if entry.acceptance is not None)
-    assert heads.acceptance_of(known.name) == (known.acceptance, False)
+    assert acceptance_of(known.name) == (known.acceptance, False)
     assert 0 < (known.acceptance or 0) < 1 and "accepted" in known.gain_from
-    assert heads.acceptance_of("no/such") == (0.6, True)
+    assert acceptance_of("no/such") == (0.6, True)
 
 
 def test_the_embedded_pair_is_known_by_its_name() -> None:
@@ -378,8 +374,7 @@ def test_without_a_network_the_catalogue_is_given_up_in_one_sentence(
     local: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each of its pairs was tried, and each failed in the same words."""
-    ours = functools.partial(Hub, endpoint=local.endpoint, token=False, cache=tmp_path, offline=False)
-    monkeypatch.setattr("edgespec_models.hub.hub.Hub", ours)
+    monkeypatch.setenv("HF_ENDPOINT", local.endpoint)
     assert cli.main(["plan"]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert len({path for _, _, path in local.requests}) <= 2
@@ -388,13 +383,16 @@ def test_without_a_network_the_catalogue_is_given_up_in_one_sentence(
 def test_ctrl_c_ends_it_and_leaves_no_files(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(_: object, asked: dict[str, Any]) -> dict[str, Any]:
+    ask = bandwidth.JsonChild.ask
+
+    def interrupted(child: bandwidth.JsonChild, asked: dict[str, Any]) -> dict[str, Any]:
+        if "settings" not in asked:  # about memory
+            return ask(child, asked)
         assert list(tmp_path.rglob("grown.gguf")), "it is there while it is evaluated"
         raise KeyboardInterrupt
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(bandwidth.JsonChild, "ask", interrupted)
-    monkeypatch.setattr(command, "fit_of_heads", lambda *_: None)
     monkeypatch.setattr(bandwidth, "LAYERS", {"F16": 2})
     assert cli.main(["plan", "--target", str(small)]) == 130
     assert capsys.readouterr().err.endswith("edgespec: stopped\n")

@@ -12,9 +12,9 @@ import test_heads
 import tiny_heads
 from commands import in_process
 from test_heads import Files
+from test_plan import plan
 
-from edgespec.commands import cli
-from edgespec.commands.plan import command, pair_plan
+from edgespec.commands.plan import pair_plan
 from edgespec.commands.plan.bandwidth import SIZES
 from edgespec.commands.plan.pair_plan import plan_pair
 from edgespec.pairs.check import headers_of
@@ -39,16 +39,15 @@ def test_a_guess_of_every_kind_of_head_costs_what_it_reads(
 
 
 def test_plan_says_how_fast_a_head_makes_its_target(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "seconds_a_byte", lambda *_: {n: 1e-8 * (1 + 0.1 * n) for n in SIZES})
     target = tiny_heads.write_mtp(tmp_path / "m.gguf")
-    assert cli.main(["plan", "--target", str(target), "--json"]) == 0
+    assert plan("--target", target, "--json") == 0
     (pair,) = json.loads(capsys.readouterr().out)["pairs"]
     assert pair["draft"]["1"] > 0
     assert len(pair["speeds"]) == 4
     assert pair["memory"] > 0
-    assert cli.main(["plan", "--target", str(target)]) == 0
+    assert plan("--target", target) == 0
     assert "no draft" not in capsys.readouterr().out
 
 

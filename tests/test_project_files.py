@@ -12,7 +12,6 @@ from tui_driver import driven
 
 from edgespec.errors import SettingError
 from edgespec_tui.app import ChatApp
-from edgespec_tui.widgets import project_files
 from edgespec_tui.widgets.attached_files import MOST_FILES, mentions, with_files
 from edgespec_tui.widgets.project_files import files_below, in_group, named_like
 from edgespec_tui.widgets.question import QuestionText
@@ -47,13 +46,10 @@ def test_what_a_project_ignores_is_not_listed(project: Path) -> None:
     assert files_below(project / "src" / "config") == ["reader.py", "writer.py"]
 
 
-def test_without_git_hidden_and_usual_folders_are_left_out(
-    project: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(project_files, "GIT", ["no-such-program"])
+def test_without_git_hidden_and_usual_folders_are_left_out(project: Path) -> None:
     (project / "node_modules").mkdir()
     (project / "node_modules" / "a.js").write_text("")
-    assert files_below(project) == [
+    assert files_below(project, git=["no-such-program"]) == [
         "README.md", "out/made.py", "src/config/reader.py", "src/config/writer.py", "src/icon.bin",
         "src/main.py", "src/x.log",
     ]  # fmt: skip

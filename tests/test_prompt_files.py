@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from commands import posix
+from full_disk import no_room
 from numpy.typing import NDArray
 from test_prefixes import LENGTH, REQUEST, answered, more, text
 from test_scheduler import FakePair, Watched
@@ -202,19 +202,16 @@ def test_another_key_finds_nothing(tmp_path: Path, opened: list[PromptFiles]) ->
 
 @posix
 def test_a_folder_that_cannot_be_written_is_reported_and_a_pipe_in_it_is_passed_over(
-    tmp_path: Path, opened: list[PromptFiles], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, opened: list[PromptFiles]
 ) -> None:
     """Nothing was kept on a read-only disk, without a word; a pipe among the files was waited for."""
     os.mkfifo(tmp_path / f"{'0' * 64}.state")
     opened.append(PromptFiles(tmp_path, 10**8, ROOTS))  # type: ignore[arg-type]
-    assert opened[-1]._known.wait(1.0)
-
-    def full(**_: object) -> None:
-        raise OSError(errno.EROFS, "Read-only file system")
-
-    monkeypatch.setattr(prompt_files.tempfile, "TemporaryFile", full)
-    with pytest.raises(OSError, match="Read-only"):
-        PromptFiles(tmp_path, 10**8, ROOTS)  # type: ignore[arg-type]
+    opened[-1].wait(1.0)
+    assert not opened[-1].looking
+    closed = Path("/dev/fd")  # no file can be made there, even by root
+    with pytest.raises(OSError):
+        PromptFiles(closed, 10**8, ROOTS)  # type: ignore[arg-type]
 
 
 def test_who_waits_for_the_disk_holds_up_nobody(
@@ -319,16 +316,12 @@ def test_no_flipped_bit_and_no_pipe_is_read_as_a_state(tmp_path: Path) -> None:
         read_head(tmp_path / "pipe")
 
 
-def test_a_full_disk_stops_no_answer(
-    tmp_path: Path, opened: list[PromptFiles], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(prompt_files, "write_state", full)
+@posix
+def test_a_full_disk_stops_no_answer(tmp_path: Path, opened: list[PromptFiles]) -> None:
     engine = program(tmp_path, opened)
-    assert answered(engine, text(1, 600)) == [0]
-    ended(engine, opened)
+    with no_room():
+        assert answered(engine, text(1, 600)) == [0]
+        ended(engine, opened)
     assert not states(tmp_path)
 
 

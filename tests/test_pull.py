@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import re
@@ -249,8 +248,8 @@ def test_offline_what_was_pulled_can_be_pulled_again(local: LocalHub, hub: Hub, 
 @pytest.fixture
 def at_local_hub(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command asks the local hub; all else is the real thing."""
-    ours = functools.partial(Hub, endpoint=hub.endpoint, token=False, cache=hub.cache, offline=False)
-    monkeypatch.setattr("edgespec.commands.pull.command.Hub", ours)
+    monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub.cache))
 
 
 def printed_text(capsys: pytest.CaptureFixture[str]) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stderr
+
 import pytest
 
 from edgespec.commands.cli import run_command
@@ -61,22 +64,25 @@ def test_the_most_a_pair_can_gain_is_that_of_the_best_length() -> None:
     assert most_gain(known.acceptance, known.draft.size / known.target.size) > 1.5
 
 
-def test_a_run_without_guesses_ends_with_the_pair_that_gains(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_run_without_guesses_ends_with_the_pair_that_gains() -> None:
     """It ended with "nothing was drafted", without why, and without what to do. In a pipe it is quiet."""
     for shown in (False, True):
-        monkeypatch.setattr("sys.stderr.isatty", lambda shown=shown: shown)
-        assert run_command(["run", "--target", str(tiny.target_path()), "-n", "2", "Why?"]) == 0
-        printed = capsys.readouterr().err
+        with redirect_stderr(Screen() if shown else io.StringIO()) as err:
+            assert run_command(["run", "--target", str(tiny.target_path()), "-n", "2", "Why?"]) == 0
+        printed = err.getvalue()
         hints = [line for line in printed.splitlines() if "edgespec demo" in line]
         assert len(hints) == shown
         if shown:
             best = recommended_here()
             assert "no draft" in hints[0] and (best is None or f"`edgespec pull {best.name}`" in hints[0])
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    assert run_command(["run", "--no-draft", "-n", "2", "Why?"]) == 0
-    assert "edgespec demo" not in capsys.readouterr().err, "nobody wanted guesses"
+    with redirect_stderr(Screen()) as err:
+        assert run_command(["run", "--no-draft", "-n", "2", "Why?"]) == 0
+    assert "edgespec demo" not in err.getvalue(), "nobody wanted guesses"
 
 
 def test_the_hint_chooses_what_is_installed_and_does_not_recommend_what_runs() -> None:

@@ -43,7 +43,6 @@ from edgespec.core.values import (
     Started,
 )
 from edgespec.core.verify import Coupled, Independent, Rule
-from edgespec.engine import engine as scheduler
 from edgespec.engine.engine import Engine
 from edgespec.engine.lanes import BLOCK, MOST_TURNS
 from edgespec.engine.pair import MOST_ROWS
@@ -858,11 +857,10 @@ def test_where_cells_run_out_the_youngest_waits_and_no_stream_fails(mode: str, l
         assert generated.finish(id) == "length"
 
 
-def test_a_suspended_stream_keeps_what_it_drew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspended_stream_keeps_what_it_drew() -> None:
     """Drawn guesses wait with it: to cut them would bias the text."""
-    monkeypatch.setattr(scheduler, "AHEAD", 0)
     pair = FakePair(n_vocab=3, drafter="model", spread=0.7, n_ctx=40, cells=45, slots=3)
-    engine = make(pair, queue=2000)
+    engine = Engine(pair, slots=pair.slots, queue=2000, ahead=0)
     start = np.array([0, 1, 2] * 4, np.int32)
     for i in range(800):
         engine.submit(str(i), start, Request(SAMPLED, 12, rng_seed=i, draft_length=3))

@@ -107,7 +107,7 @@ def test_a_child_that_found_no_memory_says_nothing_of_the_build(
 ) -> None:
     lie(lying, "True", deed)
     assert self_test.run() is None
-    monkeypatch.setattr(self_test, "_processor", lambda: "a machine without memory")
+    monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(lying / "nothing kept"))
     assert self_test.self_test({}) == SelfTest() and not self_test.kept_in().exists()
 
 
@@ -149,11 +149,15 @@ def test_an_abort_is_blamed_on_the_file_only_where_the_embedded_pair_runs(
 
 def test_it_runs_once_for_each_build_and_processor(lying: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[bool] = []
-    monkeypatch.setattr(self_test, "run", lambda: calls.append(True) or SelfTest("it lied", False, True))
-    assert self_test.self_test({}) == SelfTest() and not calls  # as the session's fixture found
+
+    def test() -> SelfTest:
+        calls.append(True)
+        return SelfTest("it lied", False, True)
+
+    assert self_test.self_test({}, test=test) == SelfTest() and not calls  # as the session's fixture found
     monkeypatch.setattr(self_test, "_processor", lambda: "another")
-    assert self_test.self_test({}).fault == "it lied" and len(calls) == 1
-    assert self_test.self_test({}).fault == "it lied" and len(calls) == 1
+    assert self_test.self_test({}, test=test).fault == "it lied" and len(calls) == 1
+    assert self_test.self_test({}, test=test).fault == "it lied" and len(calls) == 1
 
 
 @pytest.mark.slow  # `run` above says and keeps the same
@@ -185,7 +189,7 @@ def test_a_damaged_result_is_found_again(text: str) -> None:
 
 
 def test_the_doctor_tells_it_with_the_command_that_mends_it() -> None:
-    (good,) = machine_checks.arithmetic(SelfTest())
+    good = machine_checks.arithmetic(SelfTest())
     assert good.status == "good"
-    (bad,) = machine_checks.arithmetic(SelfTest("SIGSEGV", extra_buffers=False))
+    bad = machine_checks.arithmetic(SelfTest("SIGSEGV", extra_buffers=False))
     assert bad.status == "problem" and "slower but correct" in bad.text and builds.MENDING in bad.remedy

@@ -9,16 +9,16 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier, Event
 
 import pytest
+from full_disk import no_room
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions import database, rows
@@ -40,9 +40,12 @@ class Opened:
         self.notices: list[str] = []
         self.now = 1_700_000_000.0
         self.all: list[Sessions] = []
+        self.busy_s = database.BUSY_S
 
     def __call__(self) -> Sessions:
-        made = Sessions(self.folder, on_notice=self.notices.append, clock=lambda: self.now)
+        made = Sessions(
+            self.folder, on_notice=self.notices.append, clock=lambda: self.now, busy_s=self.busy_s
+        )
         self.all.append(made)
         return self.all[-1]
 
@@ -139,10 +142,8 @@ def test_saving_comes_back_at_once_while_another_program_holds_the_file(opened: 
     assert sessions.loaded(talk.id).result(SOON_S).turns[2].text == "99"
 
 
-def test_what_could_not_be_written_for_long_is_reported_once_and_written_later(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(database, "BUSY_S", 0.1)
+def test_what_could_not_be_written_for_long_is_reported_once_and_written_later(opened: Opened) -> None:
+    opened.busy_s = 0.1
     sessions, talk = opened(), talked()
     sessions.searched().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
@@ -162,8 +163,8 @@ def test_what_could_not_be_written_for_long_is_reported_once_and_written_later(
 
 
 def test_of_chats_that_are_written_together_the_one_that_was_saved_last_is_the_newest(opened: Opened) -> None:
-    sessions, talks = opened(), [talked(str(i)) for i in range(9)]
-    sessions._clock = time.time
+    sessions, talks = Sessions(opened.folder, on_notice=print), [talked(str(i)) for i in range(9)]
+    opened.all.append(sessions)
     sessions.searched().result(SOON_S)
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -544,28 +545,10 @@ def test_a_folder_that_cannot_be_made_is_reported_and_the_chat_goes_on(tmp_path:
     assert notice.startswith("chats are not saved for now: ")
 
 
-@pytest.fixture
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything that is waited for and tried again comes soon."""
-    monkeypatch.setattr(database, "BUSY_S", 0.2)
-
-
-@contextmanager
-def no_room() -> Iterator[None]:
-    """No file grows."""
-    import resource
-
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
 @posix
-def test_old_chats_are_there_where_the_disk_is_full_at_the_start(opened: Opened, soon: None) -> None:
+def test_old_chats_are_there_where_the_disk_is_full_at_the_start(opened: Opened) -> None:
     """None was listed, for a reason that was none ("cannot rollback"); what was said was never saved."""
+    opened.busy_s = 0.2
     old, new = talked("old one"), talked("new one")
     kept(opened, old).close()
     with no_room():
@@ -581,8 +564,9 @@ def test_old_chats_are_there_where_the_disk_is_full_at_the_start(opened: Opened,
     assert set(titles(opened().searched().result(SOON_S))) == {"new one", "old one"}
 
 
-def test_a_file_that_another_program_holds_is_read_and_its_words_are_kept(opened: Opened, soon: None) -> None:
+def test_a_file_that_another_program_holds_is_read_and_its_words_are_kept(opened: Opened) -> None:
     """The end waited ten seconds for a thread that waited longer, and gave back nothing: all was lost."""
+    opened.busy_s = 0.2
     kept(opened, old := talked("old one")).close()
     with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -596,24 +580,25 @@ def test_a_file_that_another_program_holds_is_read_and_its_words_are_kept(opened
         assert {talk.id: talk for talk in sessions.close()} == {old.id: old, new.id: new}
 
 
-def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_stated(
-    opened: Opened, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sessions, talk = opened(), talked()
-    sessions.searched().result(SOON_S)
+def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_stated(opened: Opened) -> None:
+    """Here its thread is held by a file that is written, and then by whoever hears of it."""
     asked, answers = Event(), Event()
 
-    def write(*_: object, **__: object) -> None:
+    def held(_: str) -> None:
         asked.set()
         answers.wait(SOON_S)
 
-    monkeypatch.setattr(rows, "write", write)
-    sessions.save(talk)
-    assert asked.wait(SOON_S)
-    monkeypatch.undo()
-    assert sessions.close(timeout=0.1) == [talk]
-    answers.set()
-    sessions._thread.join(SOON_S)
+    kept(opened, talked("old one")).close()
+    sessions, talk = Sessions(opened.folder, on_notice=held, busy_s=0.05), talked()
+    with closing(sqlite3.connect(opened.folder / "sessions.db", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        sessions.save(talk)
+        assert asked.wait(SOON_S)
+        began = time.monotonic()
+        assert sessions.close(timeout=0.1) == [talk]
+        assert time.monotonic() - began < SOON_S / 2
+        answers.set()
+    sessions.close(timeout=SOON_S)
 
 
 def test_a_copy_is_made_before_a_run_ends(opened: Opened) -> None:
@@ -684,7 +669,7 @@ raise SystemExit(3)
 
 @posix
 def test_what_a_full_disk_took_nothing_of_is_stated_at_the_end_and_written_elsewhere(
-    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    opened: Opened, tmp_path: Path
 ) -> None:
     """Two of six turns were in the file, and nothing was shown at the end."""
     import resource
@@ -709,8 +694,7 @@ def test_what_a_full_disk_took_nothing_of_is_stated_at_the_end_and_written_elsew
     assert found and sorted(os.listdir(found[1])) == ["big.json", "small.json"]
     written = json.loads(Path(found[1], "small.json").read_text())
     assert [turn["text"] for turn in written["turns"]] == [turn.text for turn in small.turns.values()]
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
-    rescue(unwritten, lines.append)
+    rescue(unwritten, lines.append, below=tmp_path / "gone")
     assert "no file takes them" in lines[3] and "one more" in lines[3], "the terminal is the last place"
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import io
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from edgespec.commands import cli
 from edgespec.errors import EdgeSpecError
 from edgespec.system.isolate import reporting
 from edgespec.system.terminal import guarded, one_line, shown
-from edgespec_models.hub.hub import Hub
 
 pytestmark = pytest.mark.usefixtures("one_oracle")
 
@@ -47,16 +46,16 @@ def test_only_what_begins_a_line_anew_is_obeyed(capsys: pytest.CaptureFixture[st
     assert err == f"\r\033[Kreading {shown(HOSTILE)}\rgrowing {shown(HOSTILE)}\n"
 
 
-def test_an_answer_is_shown_on_a_terminal_and_whole_in_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_shown_on_a_terminal_and_whole_in_a_file() -> None:
     class Screen(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     for stream, wanted in ((Screen(), shown(HOSTILE)), (io.StringIO(), HOSTILE)):
-        monkeypatch.setattr(sys, "stdout", stream)
-        with guarded():
-            print(HOSTILE, end="")
-        assert sys.stdout is stream and stream.getvalue() == wanted
+        with redirect_stdout(stream):
+            with guarded():
+                print(HOSTILE, end="")
+            assert sys.stdout is stream and stream.getvalue() == wanted
 
 
 def test_an_error_is_a_sentence_however_long_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,10 +76,8 @@ def test_file_names_of_a_hub_are_not_obeyed(
     with LocalHub() as local:
         content = model_bytes(tmp_path)
         local.add("acme/Big-GGUF", {f"{HOSTILE}-Q4_K_M.gguf": content, "Big-Q8_0.gguf": content})
-        ours = functools.partial(
-            Hub, endpoint=local.endpoint, token=False, cache=tmp_path / "hub", offline=False
-        )
-        monkeypatch.setattr("edgespec.commands.pull.command.Hub", ours)
+        monkeypatch.setenv("HF_ENDPOINT", local.endpoint)
+        monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
         assert cli.main(["pull", "acme/Big-GGUF", "--target-only", "--check"]) == 0
         assert cli.main(["pull", "acme/Big-GGUF:\x1b[2J"]) != 0
     out, err = capsys.readouterr()

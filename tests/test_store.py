@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import posix
+from full_disk import no_room
 
 from edgespec.commands.cli import main
 from edgespec.system.config import data_folder
@@ -226,18 +228,11 @@ def test_what_is_no_file_or_no_text_is_reported_without_python(store: Store) -> 
         store.pairs()
 
 
-def test_a_write_that_fails_leaves_the_old_file(
-    store: Store, files: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@posix
+def test_a_write_that_fails_leaves_the_old_file(store: Store, files: tuple[Path, Path]) -> None:
     store.add(pair("old", *files))
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(StoreError, match="cannot be written .No space left on device"):
+    with no_room(), pytest.raises(StoreError, match="cannot be written .File too large"):
         store.add(pair("new", *files))
-    monkeypatch.undo()
     assert [p.name for p in store.pairs()] == ["old"]
     assert not list(store.folder.glob("*.part"))
 

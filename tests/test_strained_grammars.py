@@ -7,6 +7,7 @@ grammar here has texts of `a` whose lexer gives up after some twenty.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -42,8 +43,8 @@ def masks_of(matchers: Matchers, expression: str = HEAVY) -> Masks:
     return matchers.masks(Grammar("regex", expression), len(PROMPT))
 
 
-def new_matchers() -> Matchers:
-    return Matchers(lambda shown: PIECES, frozenset({END}), N)
+def new_matchers(own_time: Callable[[], float] = time.thread_time) -> Matchers:
+    return Matchers(lambda shown: PIECES, frozenset({END}), N, own_time=own_time)
 
 
 @pytest.fixture
@@ -174,14 +175,11 @@ def test_nobody_guesses_where_a_guess_may_have_broken_the_grammar(matchers: Matc
     assert masks.strained and wild.asked <= 2 and not ended.value.value.tokens
 
 
-def test_what_is_emitted_has_its_own_time_where_guesses_used_theirs_up(
-    matchers: Matchers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_emitted_has_its_own_time_where_guesses_used_theirs_up() -> None:
     """Masks of guesses that were refused counted for the text: slow ones ended it."""
     took = 0.35 * PATIENCE_S + ALLOWANCE_S  # a third of what slow masks may take together
     now = itertools.count()
-    monkeypatch.setattr("edgespec.grammar.matchers.time.thread_time", lambda: next(now) * took)
-    masks = masks_of(matchers, "[abc]+")
+    masks = masks_of(new_matchers(lambda: next(now) * took), "[abc]+")
     assert masks.after([*PROMPT, C]) and masks.after([*PROMPT, C, C]), "guesses, refused"
     assert masks.after([*PROMPT, B]) and masks.strained
     with pytest.raises(GrammarError, match="too slow"):
@@ -190,7 +188,7 @@ def test_what_is_emitted_has_its_own_time_where_guesses_used_theirs_up(
 
 
 def test_a_grammar_that_takes_long_to_compile_is_not_compiled_for_a_text_that_others_wait_for(
-    matchers: Matchers, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The engine's thread compiled it, for seconds, and then found it too slow to follow."""
     compiled = []
@@ -200,7 +198,7 @@ def test_a_grammar_that_takes_long_to_compile_is_not_compiled_for_a_text_that_ot
         return matcher_for(*of)
 
     monkeypatch.setattr("edgespec.grammar.matchers.matcher_for", compile_)
-    monkeypatch.setattr("edgespec.grammar.matchers.time.thread_time", lambda: len(compiled) * 2 * PATIENCE_S)
+    matchers = new_matchers(lambda: len(compiled) * 2 * PATIENCE_S)
     masks = masks_of(matchers)
     with pytest.raises(GrammarError, match="too complex while it was followed"):
         for n in range(9):

@@ -25,18 +25,13 @@ from edgespec_tui.tools.values import Result, Tool
 SERVER = str(Path(__file__).with_name("misbehaving_server.py"))
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PATIENCE_S", 0.1)
-
-
 def misbehaving(*args: str, name: str = "bad") -> ToolServer:
     return ToolServer(name, sys.executable, ("-S", SERVER, *args))
 
 
 @asynccontextmanager
 async def opened(*servers: ToolServer, call_s: float = 5.0) -> AsyncIterator[Toolbox]:
-    box = Toolbox(servers or (misbehaving(),), call_s=call_s)
+    box = Toolbox(servers or (misbehaving(),), call_s=call_s, end_s=0.1)
     try:
         yield box
     finally:
@@ -280,9 +275,8 @@ def test_a_server_that_cannot_be_started_says_why() -> None:
     asyncio.run(run())
 
 
-def test_the_log_of_a_server_keeps_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "LARGEST_LOG", 1000)
-    log = streams.Log(tmp_path / "a" / "x.log")
+def test_the_log_of_a_server_keeps_its_end(tmp_path: Path) -> None:
+    log = streams.Log(tmp_path / "a" / "x.log", 1000)
     for n in range(100):
         log.add(f"line {n}\n".encode() * 3)
     log.add(b"z" * 5000)

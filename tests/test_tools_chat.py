@@ -27,19 +27,12 @@ from edgespec_tui.sessions.export import as_json, as_markdown
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import open_toolbox
 from edgespec_tui.settings.settings import Settings
-from edgespec_tui.tools import server_list, streams
+from edgespec_tui.settings.waits import Waits
+from edgespec_tui.tools import server_list
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.tools.values import calls_of
-from edgespec_tui.widgets import approval_bar
 from edgespec_tui.widgets.approval_bar import ApprovalBar
 from edgespec_tui.widgets.call_view import CallView
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "PATIENCE_S", 0.1)
-    monkeypatch.setattr("edgespec_tui.screens.tool_questions.QUIET_S", 0.02)
-    monkeypatch.setattr(approval_bar, "GUARD_S", 0.0)
 
 
 def calling(*calls: tuple[str, object], text: str = "") -> list[StreamedRound]:
@@ -54,8 +47,9 @@ def calling(*calls: tuple[str, object], text: str = "") -> list[StreamedRound]:
     ]
 
 
-def app_with(answers: Sequence[object], **named: object) -> ChatApp:
-    return ChatApp(FakeEndpoint(answers=answers), toolbox=Toolbox([misbehaving()]), **named)  # type: ignore[arg-type]
+def app_with(answers: Sequence[object], quiet_s: float = 0.02, **named: object) -> ChatApp:
+    waits, toolbox = Waits(quiet_s=quiet_s, guard_s=0.0), Toolbox([misbehaving()], end_s=0.1)
+    return ChatApp(FakeEndpoint(answers=answers), toolbox=toolbox, waits=waits, **named)  # type: ignore[arg-type]
 
 
 async def asked(it: Driven, question: str = "do it") -> None:
@@ -140,10 +134,9 @@ async def test_what_is_allowed_in_this_chat_is_asked_about_once() -> None:
 
 
 @on_a_loop
-async def test_what_is_typed_for_the_input_allows_no_call(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_typed_for_the_input_allows_no_call() -> None:
     """A burst of keys when a call comes up: y, a and Enter among them."""
-    monkeypatch.setattr("edgespec_tui.screens.tool_questions.QUIET_S", 30.0)
-    app = app_with([calling(("echo", {"text": "x"})), "A"])
+    app = app_with([calling(("echo", {"text": "x"})), "A"], quiet_s=30.0)
     async with driven(app) as it:
         await it.say("do it")
         await it.until(lambda: it.chat.query_one(ApprovalBar).display, "the call")
@@ -196,7 +189,7 @@ async def test_hostile_text_of_a_tool_is_shown_and_never_obeyed() -> None:
 
 @on_a_loop
 async def test_a_server_that_cannot_be_used_is_reported_and_the_answer_comes() -> None:
-    app = ChatApp(FakeEndpoint(), toolbox=Toolbox([misbehaving()]))
+    app = ChatApp(FakeEndpoint(), toolbox=Toolbox([misbehaving()], end_s=0.1))
     app.context.toolbox._places["bad"].server = type(misbehaving())("bad", "no-such-program")
     async with driven(app) as it:
         await it.say("hi")
@@ -228,7 +221,7 @@ def plain(answers: Sequence[object], lines: Sequence[str] = ()) -> tuple[PlainCh
         quiet=True,
         out=io.StringIO(),
         err=io.StringIO(),
-        toolbox=Toolbox([misbehaving()]),
+        toolbox=Toolbox([misbehaving()], end_s=0.1),
     )
 
     def ask(sentence: str) -> str:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from fakes import distance
 
-from edgespec.sampling import translated_sampler
 from edgespec.sampling.distribution import Distribution
 from edgespec.sampling.row_order import RowOrder
 from edgespec.sampling.sampler import Sampler, Sampling
@@ -90,11 +89,10 @@ def test_a_wide_distribution_is_reported_over_all_tokens() -> None:
     assert not found.probs[to_draft < 0].any()
 
 
-def test_ids_of_padding_are_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ids_of_padding_are_nobodys() -> None:
     """Rows may be longer than vocabularies, and tables may name tokens that a model does not have."""
-    monkeypatch.setattr(translated_sampler, "BLOCK", 4)
     to_draft, to_target = np.array([0, 5, 9, -1], np.int32), np.array([0, -1, -1, -1, -1, 1, -1], np.int32)
-    shared = SharedTokens(to_draft, to_target, n_target=6, n_draft=8)
+    shared = SharedTokens(to_draft, to_target, n_target=6, n_draft=8, block=4)
     assert shared.places.tolist() == [0, 5, -1, -1, -1, -1]
     row = np.arange(8, dtype=np.float32)
     found = TranslatedSampler(shared, Sampling(temperature=1, top_p=1, min_p=0))(row)

@@ -76,16 +76,15 @@ def test_a_child_that_was_killed_or_stopped_is_replaced() -> None:
 
 
 @posix
-def test_one_whose_sender_has_left_ends_and_others_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_whose_sender_has_left_ends_and_others_are_tried() -> None:
     """Four schemas that were given up took all children, for five seconds of the processor each."""
-    monkeypatch.setattr("edgespec.engine.trials.CHILDREN", 1)
     gone = threading.Event()
 
     def given_up(grammar: Grammar) -> str:
         GIVEN_UP.set(gone)
         return trials.lark(grammar)
 
-    with Trials(cpu_s=60) as trials, ThreadPoolExecutor(2) as pool:
+    with Trials(cpu_s=60, children=1) as trials, ThreadPoolExecutor(2) as pool:
         old = _child(trials)
         waiting = [pool.submit(given_up, SLOW), pool.submit(given_up, SLOW)]
         until(lambda: old.cpu_times().user > 0.5)

@@ -13,20 +13,20 @@ Show = Callable[[str], None]
 
 
 @contextmanager
-def status_line(*, every_s: float = math.inf) -> Iterator[Show]:
+def status_line(*, every_s: float = math.inf, clock: Callable[[], float] = time.monotonic) -> Iterator[Show]:
     """Gives what shows a text in place of the one before, on stderr, cut at the width of the terminal.
 
     every_s: how often a line is written elsewhere than on a terminal.
     """
-    last = time.monotonic()
+    last = clock()
 
     def show(text: str) -> None:
         nonlocal last
         if sys.stderr.isatty():
             sys.stderr.write(CLEAR + text[: shutil.get_terminal_size().columns - 1])
             sys.stderr.flush()
-        elif text and time.monotonic() - last >= every_s:
-            last = time.monotonic()
+        elif text and clock() - last >= every_s:
+            last = clock()
             print(text, file=sys.stderr, flush=True)
 
     try:

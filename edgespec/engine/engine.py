@@ -47,7 +47,6 @@ from edgespec.engine.step import Step
 from edgespec.errors import EngineError, NoRoomError, QueueFullError, SettingError
 from edgespec.llama.saved import PrefixStore, Saved
 
-AHEAD = LONGEST_DRAFT + 1  # tokens for which a new request should find room, beyond its own
 DISK_S = 0.02  # how long an idle engine waits for the disk at once
 STUCK = 64  # steps in a row in which nothing happens
 CHUNK = 512  # most tokens of a prompt that are read at once, as in a context
@@ -69,16 +68,17 @@ class Engine:
         costs: Costs | None = None,
         scorers: Mapping[ModelName, Scorer] | None = None,
         past: PastTexts | None = None,
+        ahead: int = LONGEST_DRAFT + 1,
     ) -> None:
         """slots: requests evaluated at once, at most as many as the pair has; queue: requests that may wait.
 
         cache_ram: bytes of host memory for prompts that are in no slot. files: those kept on disk.
         costs: instead of the pair's. scorers: what evaluates, if not its contexts alone. past: remembers the
-        texts.
+        texts. ahead: tokens for which a new request should find room, beyond its own.
         """
         if not 1 <= slots <= pair.slots:
             raise SettingError(f"{slots} slots were asked for: the pair was loaded with {pair.slots}")
-        self._pair, self._contexts = pair, pair.contexts
+        self._pair, self._contexts, self._ahead = pair, pair.contexts, ahead
         self._costs = costs or pair.costs()  # now, because measuring needs the caches
         self._scorers = scorers or self._contexts
         own = self._own_scales = pair.scales(Request())
@@ -290,7 +290,7 @@ class Engine:
     def _fits(self, running: Running) -> bool:
         """Returns whether one more fits with the running ones. Idle sequences do not count."""
         others = [slot.request for slot in self._running()]
-        wanted = sum(one.ask.tokens.size + AHEAD for one in [running, *others])
+        wanted = sum(one.ask.tokens.size + self._ahead for one in [running, *others])
         return not others or wanted <= self._pair.cells
 
     def _fitting(self, ready: list[Slot], rows: int) -> list[Slot]:

@@ -67,8 +67,20 @@ class _Writing:
 class PromptFiles:
     """The files of a folder, at most so many bytes, and the thread that reads and writes them."""
 
-    def __init__(self, folder: Path, most_bytes: int, roots: Mapping[ModelName, bytes]) -> None:
-        """roots: what the states of each context depend on. Raises OSError if nothing can be written."""
+    def __init__(
+        self,
+        folder: Path,
+        most_bytes: int,
+        roots: Mapping[ModelName, bytes],
+        *,
+        piece: int = PIECE,
+        least: int = LEAST,
+    ) -> None:
+        """roots: what the states of each context depend on. piece: tokens of one; least: of a file.
+
+        Raises OSError if nothing can be written.
+        """
+        self._piece, self._least = piece, least
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):  # or nothing would ever be kept, and nobody know
             pass
@@ -105,11 +117,11 @@ class PromptFiles:
         """
         with self._lock:
             n, parent = len(tokens) // 4, root
-            for start in range(0, n, PIECE) if parted else (0,):
-                end = min(start + PIECE, n) if parted else n
+            for start in range(0, n, self._piece) if parted else (0,):
+                end = min(start + self._piece, n) if parted else n
                 piece = tokens[4 * start : 4 * end]
                 key = key_of(parent, piece)
-                if end - start < LEAST or key in self._refused:
+                if end - start < self._least or key in self._refused:
                     return None
                 kept = key in self._files or key in self._writing
                 if not kept and not any(old.saved.serves(piece) for old in self._behind.get(parent, ())):

@@ -36,6 +36,7 @@ class Trials(Closing):
         *,
         cpu_s: float = CPU_S,
         patience_s: float = PATIENCE_S,
+        children: int = CHILDREN,
     ) -> None:
         """controls: the control tokens that a grammar may name, as `matchers.CONTROL` and their names.
 
@@ -43,7 +44,7 @@ class Trials(Closing):
         """
         self._controls, self._limits = controls, Limits(cpu_s, patience_s, MEMORY, text=LONGEST)
         self._idle: queue.LifoQueue[LimitedChild | None] = queue.LifoQueue()
-        for _ in range(CHILDREN):
+        for _ in range(children):
             self._idle.put(None)  # one that may be started
         self._started: set[LimitedChild] = set()
 

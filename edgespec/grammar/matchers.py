@@ -45,6 +45,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 ALLOWANCE_S = 0.02  # what a mask may take again and again
 PATIENCE_S = 0.4  # what masks may take beyond that, together: other streams wait for them
+Clock = Callable[[], float]  # seconds
 WORDY = 300  # characters of a complaint that are passed on
 LISTING = re.compile(r"^\s*\d+ \| ")  # a line of the grammar as llguidance was given it
 
@@ -58,10 +59,15 @@ class Matchers:
         end_tokens: frozenset[int],
         n_vocab: int,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
+        own_time: Clock = time.thread_time,
     ) -> None:
-        """pieces: returns the bytes of every token: CONTROL and its name for a control token not shown."""
+        """pieces: returns the bytes of every token: CONTROL and its name for a control token not shown.
+
+        own_time: seconds of this thread alone, whatever else the machine does.
+        """
         self._pieces, self._end_tokens, self._n_vocab, self._clock = pieces, end_tokens, n_vocab, clock
+        self._own_time = own_time
         self.lark = lark_of  # how a grammar is read; `Trials.lark` does so in a child
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._vocabularies: OrderedDict[Shown, Any] = OrderedDict()
@@ -88,7 +94,7 @@ class Matchers:
                 raise GrammarError(f"the {NAMES[grammar.kind]} takes too long to be compiled again")
             return compile_again()
 
-        whole = LLGuidance(compiled.deep_copy(), self._n_vocab, NAMES[grammar.kind], again)
+        whole = LLGuidance(compiled.deep_copy(), self._n_vocab, NAMES[grammar.kind], again, self._own_time)
         matcher: Matcher = self._triggered(grammar.triggers, whole, shown) if grammar.triggers else whole
         return Masks(matcher, n_vocab=self._n_vocab, start=start, end_tokens=self._end_tokens)
 
@@ -159,9 +165,9 @@ class Matchers:
     def _build(self, grammar: Grammar, shown: Shown) -> _Compiled:
         name, lark = NAMES[grammar.kind], self.lark(grammar)
         again = partial(matcher_for, self._vocabulary(shown), lark)
-        began = time.thread_time()
+        began = self._own_time()
         matcher = again()
-        takes_s = time.thread_time() - began
+        takes_s = self._own_time() - began
         for line in lark.splitlines():
             if line.startswith(LOOSENED):
                 why = line.removeprefix(LOOSENED)
@@ -172,7 +178,7 @@ class Matchers:
             if grammar.kind == "json_schema" and why.startswith(unfit):
                 why += f", {NOT_ENFORCED}"
             raise GrammarError(f"the {name} cannot be used: {why}")
-        first = LLGuidance(matcher.deep_copy(), self._n_vocab, name, again)
+        first = LLGuidance(matcher.deep_copy(), self._n_vocab, name, again, self._own_time)
         if not first.mask().any():
             raise GrammarError(f"the {name} cannot be used: no text fits it")
         return matcher, again, takes_s
@@ -228,9 +234,9 @@ def matcher_for(vocabulary: llguidance.LLTokenizer, lark: str) -> llguidance.LLM
 class LLGuidance:
     """A matcher of llguidance's: `masks.Matcher`."""
 
-    def __init__(self, matcher: Any, n_vocab: int, name: str, again: Callable[[], Any]) -> None:
+    def __init__(self, matcher: Any, n_vocab: int, name: str, again: Callable[[], Any], clock: Clock) -> None:
         """again: returns another such matcher, which shares nothing with this one, or raises GrammarError."""
-        self._matcher, self._name, self._again = matcher, name, again
+        self._matcher, self._name, self._again, self._own_time = matcher, name, again, clock
         self._words = np.zeros((n_vocab + 31) // 32, np.uint32)
         self._spent = 0.0  # seconds past the allowance
 
@@ -246,7 +252,7 @@ class LLGuidance:
     def copy(self) -> "LLGuidance":
         """Returns a matcher at the same place."""
         n_vocab = 32 * self._words.size
-        return LLGuidance(self._matcher.deep_copy(), n_vocab, self._name, self._again)
+        return LLGuidance(self._matcher.deep_copy(), n_vocab, self._name, self._again, self._own_time)
 
     def begun_with(self, tokens: Sequence[int]) -> "LLGuidance | None":
         """Returns a copy that has consumed tokens; None if the grammar forbids them."""
@@ -254,15 +260,15 @@ class LLGuidance:
         return found if all(found.takes(token) for token in tokens) else None
 
     def begin_anew(self) -> None:
-        began = time.thread_time()
+        began = self._own_time()
         self._matcher = self._again()
-        self._spent = time.thread_time() - began
+        self._spent = self._own_time() - began
 
     def mask(self) -> NDArray[np.uint32]:
-        began = time.thread_time()  # of this thread alone, whatever else the machine does
+        began = self._own_time()
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, self._words.nbytes)
         self._check()
-        self._spent += time.thread_time() - began - ALLOWANCE_S
+        self._spent += self._own_time() - began - ALLOWANCE_S
         self._spent = max(self._spent, 0.0)
         if self._spent > PATIENCE_S:
             raise GrammarError(

@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -44,6 +44,7 @@ CLEARLY = 1.05  # by so much flash attention has to win: without it, threads do 
 LEAST_CHUNK = 64
 FORMAT = 1
 Seconds = Mapping[tuple[int, int], float]  # (rows, cells) -> seconds of one layer's attention
+Timing = Callable[[Shape, Sequence[tuple[int, int]], int], tuple[Seconds, Seconds] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +79,22 @@ def _a_token(found: Seconds) -> float:
     return decoding + PROMPT * found[PROMPT_ROWS, CELLS[-1]] / PROMPT_ROWS
 
 
-def with_attention(model: Model, settings: ContextSettings, room: int | None = None) -> ContextSettings:
-    """Returns the settings with flash attention decided, and chunks for whose scores there is room.
-
-    A card decides for itself (None). room: bytes for scores; None for this machine's.
-    """
-    return decided(model, settings, room)[0]
+def with_attention(model: Model, settings: ContextSettings) -> ContextSettings:
+    """Returns the settings with flash attention decided, and chunks for whose scores there is room."""
+    return decided(model, settings)[0]
 
 
 def decided(
-    model: Model, settings: ContextSettings, room: int | None = None
+    model: Model,
+    settings: ContextSettings,
+    room: int | None = None,
+    costs: Callable[[Header], Attention | None] | None = None,
 ) -> tuple[ContextSettings, FlashAttention]:
-    """Returns the same, and why."""
+    """Returns the same, and why.
+
+    A card decides for itself (None). room: bytes for scores; None for this machine's. costs: what says what
+    attention costs; None: `attention_of`.
+    """
     why = "as asked"
     if settings.identical:
         settings = replace(settings, flash_attention=False)
@@ -107,13 +112,19 @@ def decided(
         chunk = min(chunk, least)
     if settings.flash_attention is None:
         fits = score_bytes(heads, cells, max(chunk, settings.medium)) <= room
-        on, why = _wanted(model, header, settings, fits)
+        on, why = _wanted(model, header, settings, fits, costs or attention_of)
         if on:
             return replace(settings, flash_attention=True), FlashAttention(True, why)
     return replace(settings, flash_attention=False, chunk=chunk), FlashAttention(False, why)
 
 
-def _wanted(model: Model, header: Header, settings: ContextSettings, fits: bool) -> tuple[bool, str]:
+def _wanted(
+    model: Model,
+    header: Header,
+    settings: ContextSettings,
+    fits: bool,
+    costs: Callable[[Header], Attention | None],
+) -> tuple[bool, str]:
     """Returns whether flash attention is used on the processor, and why. fits: there is room for scores."""
     if not fits:
         return True, "as there is no room for the scores of attention without it"
@@ -121,7 +132,7 @@ def _wanted(model: Model, header: Header, settings: ContextSettings, fits: bool)
         return True, f"as a {settings.kv_type} cache needs it"
     if model.architecture in NEEDED:
         return True, f"as {model.architecture} needs it"
-    attention = attention_of(header)
+    attention = costs(header)
     others = (settings.n_seq - 1) * others_in_use(model.path, settings.n_seq)
     if attention is None:
         missing = "it could not be timed here" if shape_of(header) else "the model has no attention"
@@ -130,7 +141,7 @@ def _wanted(model: Model, header: Header, settings: ContextSettings, fits: bool)
     return attention.flash_pays(others), f"{why} (on below {1 / CLEARLY:.2f})"
 
 
-def attention_of(header: Header) -> Attention | None:
+def attention_of(header: Header, *, timing: Timing = time_attention) -> Attention | None:
     """Returns what attention of a model's shape costs here, measured in half a second unless that is known.
 
     None for a model without attention, and where this build cannot be timed.
@@ -141,7 +152,7 @@ def attention_of(header: Header) -> Attention | None:
     path = _path(shape, threads)
     found = _kept(path)
     if found is None:
-        found = attention_timed(shape, threads)
+        found = attention_timed(shape, threads, timing)
         if found is None:
             return None
         with contextlib.suppress(OSError):
@@ -151,9 +162,9 @@ def attention_of(header: Header) -> Attention | None:
 
 
 @lru_cache(maxsize=8)  # a cache folder that cannot be written would have it timed for each context, twice
-def attention_timed(shape: Shape, threads: int) -> Attention | None:
+def attention_timed(shape: Shape, threads: int, timing: Timing = time_attention) -> Attention | None:
     plan = [(n, cells) for cells in CELLS for n in ROWS] + [(PROMPT_ROWS, CELLS[-1])]
-    timed = time_attention(shape, plan, threads)
+    timed = timing(shape, plan, threads)
     return Attention(*timed) if timed else None
 
 

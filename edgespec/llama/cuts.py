@@ -27,8 +27,11 @@ STRIPS = C.LLAMA_TOKEN_ATTR_LSTRIP | C.LLAMA_TOKEN_ATTR_RSTRIP
 class Cuts:
     """Cuts texts for one vocabulary."""
 
-    def __init__(self, texts: Collection[bytes], *, fixed: Collection[bytes] = ()) -> None:
-        """texts: of the special tokens. fixed: those of them in front of which nothing may be cut."""
+    def __init__(
+        self, texts: Collection[bytes], *, fixed: Collection[bytes] = (), piece: int = PIECE
+    ) -> None:
+        """texts: of special tokens. fixed: nothing may be cut in front of these. piece: bytes at least."""
+        self._piece = piece
         self._texts, self._fixed = frozenset(texts) - {b""}, frozenset(fixed)
         lengths: defaultdict[bytes, set[int]] = defaultdict(set)
         for text in self._texts:
@@ -41,7 +44,7 @@ class Cuts:
     def pieces(self, text: bytes) -> Iterator[bytes]:
         """Yields the text piece by piece."""
         begin = 0
-        while (cut := self._next(text, begin + PIECE)) is not None:
+        while (cut := self._next(text, begin + self._piece)) is not None:
             yield text[begin:cut]
             begin = cut
         yield text[begin:]
@@ -55,9 +58,9 @@ class Cuts:
         """Returns the first place to cut that is found; None if there is none."""
         if self._head is None:
             return None
-        for at in range(begin, len(text), PIECE):
+        for at in range(begin, len(text), self._piece):
             tried = 0
-            for match in self._head.finditer(text, at, at + PIECE):
+            for match in self._head.finditer(text, at, at + self._piece):
                 found = self._at(text, match.start())
                 if not found:
                     continue
@@ -85,7 +88,7 @@ class Cuts:
         return True
 
 
-def cuts_of(model: Model, *, special: bool) -> Cuts:
+def cuts_of(model: Model, *, special: bool, piece: int = PIECE) -> Cuts:
     """Returns where texts for a model may be cut. special: control tokens in them count as such."""
     vocab = C.llama_model_get_vocab(model.handle)
     texts: list[bytes] = []
@@ -100,4 +103,4 @@ def cuts_of(model: Model, *, special: bool) -> Cuts:
                 fixed.append(texts[-1])
     if strips:  # a token that takes the space beside it may take another one that is space itself
         fixed += [text for text in texts if text != text.strip()]
-    return Cuts(texts, fixed=fixed)
+    return Cuts(texts, fixed=fixed, piece=piece)

@@ -2,6 +2,7 @@
 
 import ctypes
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -61,9 +62,10 @@ class Placed(Protocol):
     layers: Counter[str]
 
 
-def place_of(target: Placed, draft: Placed | None = None) -> str:
-    """Returns which cards evaluate, in words; "" if the processor does all of it."""
-    place, rest = _place(target), _place(draft) if draft else ""
+def place_of(target: Placed, draft: Placed | None = None, there: Sequence[Device] | None = None) -> str:
+    """Returns which cards evaluate, in words; "" if the processor does all of it. there: None: `cards`."""
+    names = {card.name: card.description or card.name for card in (cards() if there is None else there)}
+    place, rest = _place(target, names), _place(draft, names) if draft else ""
     if draft is None or place == rest:
         return place
     if place and rest:
@@ -71,8 +73,7 @@ def place_of(target: Placed, draft: Placed | None = None) -> str:
     return f"{place}; draft on the processor" if place else f"draft: {rest}"
 
 
-def _place(model: Placed) -> str:
-    there = {card.name: card.description or card.name for card in cards()}
+def _place(model: Placed, there: Mapping[str, str]) -> str:
     names = [there.get(name, name) for name in model.layers if name != PROCESSOR]
     rest = model.layers[PROCESSOR]
     on = model.layers.total() - rest

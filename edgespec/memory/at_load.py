@@ -3,7 +3,7 @@
 The formula shows at once that a small pair fits; if it could be close, llama.cpp itself is asked.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,16 +35,19 @@ from edgespec_models.gguf.heads import head_of
 ONE_AT_A_TIME = ("hybrid", "recurrent")  # memories that serve one request at a time, whatever is asked for
 SMALLER_PLANS = (0.7, 0.4)  # of the free memory that the cards report
 ROOMY = 2.0  # factor over the formula that must be free to ask nobody else
+Cards = list[Device]
+Ask = Callable[[Path, Path | None, PairSettings, list[Device]], Fit] | None
 ROWS = {True: 49, False: 63}  # logits rows of the target: alone (the longest draft and one), with others
 
 
 def fitted(
-    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device], taken: int = 0
+    target: Path, draft: Path | None, settings: PairSettings, cards: Cards, taken: int = 0, ask: Ask = None
 ) -> tuple[PairSettings, tuple[str, ...]]:
     """Returns the settings with which the pair fits, and in words what was given up for that; chooses context
     and layers if they are not set.
 
-    cards: the graphics cards that llama.cpp uses. taken: bytes of RAM that will be taken besides.
+    cards: the graphics cards that llama.cpp uses. taken: bytes of RAM that will be taken besides. ask: what
+    says what fits on devices; None: `pair_fit`.
     Raises DoesNotFitError, which says what would fit, ModelFileError for a damaged header, which llama.cpp
     never sees, MachineLostError and UnknownPlaceError. Other problems of a sound file pass: loading it
     reports them.
@@ -52,7 +55,7 @@ def fitted(
     try:
         if not (cards or settings.rpc) and _plenty(target, draft, settings, taken):
             return settings, ()
-        fit = pair_fit(target, draft, settings, [ram(taken), *_machines(settings), *cards])
+        fit = (ask or pair_fit)(target, draft, settings, [ram(taken), *_machines(settings), *cards])
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
     except (MachineLostError, UnknownPlaceError):
@@ -72,13 +75,13 @@ def fitted(
 
 
 def plans(
-    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device], taken: int = 0
+    target: Path, draft: Path | None, settings: PairSettings, cards: Cards, taken: int = 0, ask: Ask = None
 ) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
     """Yields what `fitted` returns and, in case a card has less memory than it reported, smaller
     plans, the last without a card. If the layers are set, there is one plan. Those of
     `settings.plans_failed` are skipped, but never the last."""
     different: list[tuple[PairSettings, tuple[str, ...]]] = []
-    for plan in _smaller_and_smaller(target, draft, settings, cards, taken):
+    for plan in _smaller_and_smaller(target, draft, settings, cards, taken, ask):
         if different and plan[0] == different[-1][0]:
             continue  # the card had no room for exactly that
         different.append(plan)
@@ -89,31 +92,39 @@ def plans(
 
 
 def _smaller_and_smaller(
-    target: Path, draft: Path | None, settings: PairSettings, cards: list[Device], taken: int
+    target: Path, draft: Path | None, settings: PairSettings, cards: Cards, taken: int, ask: Ask
 ) -> Iterator[tuple[PairSettings, tuple[str, ...]]]:
-    yield fitted(target, draft, settings, cards, taken)
+    yield fitted(target, draft, settings, cards, taken, ask=ask)
     if not cards or settings.n_gpu_layers >= 0:
         return
     why = "a graphics card had less memory than it reported"
     for share in SMALLER_PLANS:
         with suppress(DoesNotFitError):
             less = [replace(card, free=int(card.free * share)) for card in cards]
-            smaller, gave_up = fitted(target, draft, settings, less, taken)
+            smaller, gave_up = fitted(target, draft, settings, less, taken, ask=ask)
             yield smaller, (why, *gave_up)
     settings = replace(settings, n_gpu_layers=0, draft_gpu_layers=0)
-    settings, gave_up = fitted(target, draft, settings, [], taken)
+    settings, gave_up = fitted(target, draft, settings, [], taken, ask=ask)
     yield settings, (why, "all layers stay in RAM", *gave_up)
 
 
-def fits_with(target: Path, draft: Path | None, settings: PairSettings, engines: Sequence[int]) -> bool:
+def fits_with(
+    target: Path,
+    draft: Path | None,
+    settings: PairSettings,
+    engines: Sequence[int],
+    *,
+    mapped: Callable[[int], int] = mapped_files,
+) -> bool:
     """Returns whether a pair fits with what is loaded, and gives up nothing for that.
 
-    engines: the processes that have models. True for files that cannot be read: loading them says why.
+    engines: the processes that have models, whose files are `mapped`. True for files that cannot be read:
+    loading them says why.
     """
     if settings.rpc:  # each of these machines has one client at a time
         return False
     try:
-        fit = pair_fit(target, draft, settings, taken=sum(map(mapped_files, engines)))
+        fit = pair_fit(target, draft, settings, taken=sum(map(mapped, engines)))
     except (EdgeSpecError, HeaderError):
         return True
     return fit.fits and not fit.gave_up

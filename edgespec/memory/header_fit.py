@@ -54,10 +54,15 @@ def suitable(
     target (not its experts) must lie in main memory beside a graphics card or the context is short, else 2.
     """
     fit = fit_of_heads(heads[0], heads[1] if len(heads) > 1 else None, settings, need_of_projector(projector))
+    return grade(fit, heads[0][0].of_architecture("context_length") or USEFUL_N_CTX)
+
+
+def grade(fit: Fit | None, n_ctx_train: int) -> int:
+    """Returns how well something suits, as in `suitable`."""
     if fit is None or not fit.fits:
         return 2 if fit is None else 0
-    useful = min(USEFUL_N_CTX, heads[0][0].of_architecture("context_length") or USEFUL_N_CTX)
-    return 2 if fit.choice.n_gpu_layers == ALL and fit.choice.n_ctx >= useful else 1
+    long_enough = fit.choice.n_ctx >= min(USEFUL_N_CTX, n_ctx_train)
+    return 2 if fit.choice.n_gpu_layers == ALL and long_enough else 1
 
 
 def write_stub(folder: Path, name: str, headers: Sequence[Header]) -> Path:

@@ -54,11 +54,11 @@ def name_of(label: str) -> str:
     return name
 
 
-def best_found(memory: int, *, longest_s: float = LONGEST_S) -> Found | None:
+def best_found(memory: int, *, longest_s: float = LONGEST_S, child: str = CHILD) -> Found | None:
     """Returns the best pair that fits into so many bytes of memory; None if there is none, or too late."""
     try:
-        with JsonChild(CHILD, longest_s=longest_s) as child:
-            answer = child.ask({"most": MOST_FILES})
+        with JsonChild(child, longest_s=longest_s) as search:
+            answer = search.ask({"most": MOST_FILES})
         return best([_found(one) for one in answer["found"]], memory)
     except (EdgeSpecError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

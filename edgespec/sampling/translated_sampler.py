@@ -31,21 +31,27 @@ class SharedTokens:
     """Which place of a draft's row is which token of the target."""
 
     def __init__(
-        self, to_draft: NDArray[np.int32], to_target: NDArray[np.int32], *, n_target: int, n_draft: int
+        self,
+        to_draft: NDArray[np.int32],
+        to_target: NDArray[np.int32],
+        *,
+        n_target: int,
+        n_draft: int,
+        block: int = BLOCK,
     ) -> None:
         """to_draft: (n,) the place for each of the target's tokens, or -1; to_target: the other way.
 
-        n_target, n_draft: how many there are, padding included.
+        n_target, n_draft: how many there are, padding included. block: tokens that are searched, or skipped.
         """
         self.places = _padded(to_draft, n_target, n_draft)  # (n_target,) int32
         self.tokens = _padded(to_target, n_draft, n_target).astype(np.int64)  # (n_draft,)
         self._lacking: list[tuple[int, int, NDArray[np.float32]]] = []
         lacks = self.tokens < 0
-        edges = np.arange(0, n_draft, BLOCK)
+        edges = np.arange(0, n_draft, block)
         some = np.concatenate(([False], np.logical_or.reduceat(lacks, edges), [False])).astype(np.int8)
         turns = np.flatnonzero(np.diff(some))  # block numbers, where searching begins and ends in turn
         for first, last in zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True):
-            start, end = first * BLOCK, min(last * BLOCK, n_draft)
+            start, end = first * block, min(last * block, n_draft)
             most = np.where(lacks[start:end], np.float32(-np.inf), np.float32(np.inf))
             self._lacking.append((start, end, most))
 

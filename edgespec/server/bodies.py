@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from asyncio.subprocess import Process
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any
 
@@ -33,6 +33,7 @@ TOO_LONG = f"reading the body took more than {LONGEST_S:.0f} s"
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 Route = tuple[str, Callable[..., Any], *tuple[str, ...]]  # methods, handler, paths
 _Longest = tuple[int | None, list[str]]
+_Ask = Callable[[Process, list[bytes]], Awaitable[bytes]]
 
 
 def prepare(app: FastAPI, longest: Callable[[], _Longest], count: Callable[[int], None]) -> None:
@@ -133,8 +134,11 @@ class _Read(Request):
         return found[0]
 
 
-async def read_in_child(body: list[bytes], longest: _Longest) -> Any:
-    """Returns the value of a body; raises WrongBodyError. If it is cancelled, the child is killed."""
+async def read_in_child(body: list[bytes], longest: _Longest, *, ask: _Ask | None = None) -> Any:
+    """Returns the value of a body; raises WrongBodyError. If it is cancelled, the child is killed.
+
+    ask: what hands the body to the child and returns what that writes.
+    """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
@@ -149,7 +153,7 @@ async def read_in_child(body: list[bytes], longest: _Longest) -> Any:
     )
     try:
         async with asyncio.timeout(LONGEST_S):
-            answer = await _answer(process, body)
+            answer = await (ask or _answer)(process, body)
             await process.wait()  # or `kill` might take its end from who waits for it
     except TimeoutError:
         raise Refusal(408, f"{TOO_LONG}: send less, or try again", code="body_too_slow") from None

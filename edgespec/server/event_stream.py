@@ -85,13 +85,14 @@ class EventStream(EventSourceResponse):
         generation: AnswerChoices,
         send_s: float,
         model: str,
+        ping_s: float = PING_S,
     ) -> None:
         def sign() -> Any:  # bytes, which the library sends as they are
             return self.sign(model)
 
         super().__init__(
             events,
-            ping=PING_S,
+            ping=ping_s,
             ping_message_factory=sign,
             sep=NEWLINE,
             send_timeout=send_s,
@@ -112,11 +113,15 @@ class EarlyStream(Response):
     """The answer of a request whose answer is still being prepared; `working` gives it."""
 
     def __init__(
-        self, working: asyncio.Task[object], kind: type[EventStream], sign: Callable[[], bytes]
+        self,
+        working: asyncio.Task[object],
+        kind: type[EventStream],
+        sign: Callable[[], bytes],
+        sign_s: float = SIGN_S,
     ) -> None:
         """kind: of the stream that is prepared. sign: returns what its client takes for one."""
         super().__init__(media_type=kind.kind)
-        self._working, self._kind, self._sign = working, kind, sign
+        self._working, self._kind, self._sign, self._sign_s = working, kind, sign, sign_s
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -146,7 +151,7 @@ class EarlyStream(Response):
         """Sends signs until the answer is there."""
         while True:
             await send({"type": "http.response.body", "body": self._sign(), "more_body": True})
-            if (await asyncio.wait((self._working,), timeout=SIGN_S))[0]:
+            if (await asyncio.wait((self._working,), timeout=self._sign_s))[0]:
                 return True
 
     def _failed(self, refusal: Refusal, scope: Scope) -> Message:
@@ -155,13 +160,16 @@ class EarlyStream(Response):
 
 
 async def at_once_or_early(
-    working: asyncio.Task[object], kind: type[EventStream], sign: Callable[[], bytes]
+    working: asyncio.Task[object],
+    kind: type[EventStream],
+    sign: Callable[[], bytes],
+    sign_s: float = SIGN_S,
 ) -> object:
     """Returns the answer if it comes soon, or else a stream that begins before it. Raises what it raises."""
     try:
-        if (await asyncio.wait((working,), timeout=SIGN_S))[0]:
+        if (await asyncio.wait((working,), timeout=sign_s))[0]:
             return working.result()
-        return EarlyStream(working, kind, sign)
+        return EarlyStream(working, kind, sign, sign_s)
     except BaseException:
         working.cancel()
         raise

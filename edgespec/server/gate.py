@@ -77,10 +77,10 @@ def refused(refusal: Refusal, scope: MutableMapping[str, Any]) -> JSONResponse:
 
 
 class _Drain:
-    """Reads and discards what a refused client still sends, for `DRAIN_S`: or the refusal is lost with it."""
+    """Reads and discards what a refused client still sends, for a while: or the refusal is lost with it."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, drain_s: float = DRAIN_S) -> None:
+        self._app, self._drain_s = app, drain_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
@@ -99,7 +99,7 @@ class _Drain:
         async def answering(message: Message) -> None:
             nonlocal whole
             with suppress(TimeoutError):
-                async with asyncio.timeout(DRAIN_S):
+                async with asyncio.timeout(self._drain_s):
                     while not (whole or held_back):
                         await reading()
             if (twofold or not whole) and message["type"] == "http.response.start":

@@ -12,7 +12,7 @@ import base64
 import binascii
 import ipaddress
 import socket
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
@@ -86,24 +86,36 @@ def is_remote(url: str) -> bool:
     return url[:8].lower().startswith(("http://", "https://"))
 
 
-async def fetched(urls: Sequence[str], hosts: Collection[str], most: int) -> list[bytes]:
-    """Returns the files at these addresses, one after another. most: bytes of all. Raises Refusal."""
+async def fetched(
+    urls: Sequence[str],
+    hosts: Collection[str],
+    most: int,
+    *,
+    allowed: Callable[[str], bool] = is_public,
+    longest_s: float = LONGEST_S,
+) -> list[bytes]:
+    """Returns the files at these addresses, one after another. Raises Refusal.
+
+    most: bytes of all. allowed: whether a host may have this address. longest_s: for all.
+    """
     from httpx2 import AsyncClient  # few servers fetch pictures
 
     files: list[bytes] = []
     head = {"Accept": "image/*", "Accept-Encoding": "identity", "User-Agent": "EdgeSpec"}
     client = AsyncClient(trust_env=False, headers=head, timeout=None)
     try:
-        async with asyncio.timeout(LONGEST_S), client:
+        async with asyncio.timeout(longest_s), client:
             for url in urls:
                 room = min(LARGEST["picture"], most - sum(map(len, files)))
-                files.append(await _fetched(client, url, hosts, room))
+                files.append(await _fetched(client, url, hosts, room, allowed))
         return files
     except TimeoutError:
-        raise _refused(f"a picture was not fetched in {LONGEST_S:.0f} s") from None
+        raise _refused(f"a picture was not fetched in {longest_s:.0f} s") from None
 
 
-async def _fetched(client: AsyncClient, url: str, hosts: Collection[str], most: int) -> bytes:
+async def _fetched(
+    client: AsyncClient, url: str, hosts: Collection[str], most: int, allowed: Callable[[str], bool]
+) -> bytes:
     from httpx2 import URL, HTTPError, InvalidURL
 
     for _ in range(REDIRECTS + 1):
@@ -115,7 +127,7 @@ async def _fetched(client: AsyncClient, url: str, hosts: Collection[str], most: 
         if port is None or host not in hosts:
             raise _refused(f"pictures are not fetched from {host[:100] or url[:40]!r}: send its bytes")
         try:
-            address = await _public_address(host, port)
+            address = await _address_of(host, port, allowed)
             asked = client.build_request(
                 "GET",
                 target.copy_with(host=address),
@@ -136,12 +148,12 @@ async def _fetched(client: AsyncClient, url: str, hosts: Collection[str], most: 
     raise _refused(f"{host} redirects more than {REDIRECTS} times")
 
 
-async def _public_address(host: str, port: int) -> str:
-    """Returns an address of a host, if all that it has are of the internet. Raises OSError, Refusal."""
+async def _address_of(host: str, port: int, allowed: Callable[[str], bool]) -> str:
+    """Returns an address of a host, if all that it has are allowed. Raises OSError, Refusal."""
     look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
     found = await asyncio.get_running_loop().run_in_executor(_looking_up, look_up)
     addresses = [str(one[4][0]) for one in found]
-    if not all(map(is_public, addresses)):
+    if not all(map(allowed, addresses)):
         raise _refused(f"{host} has an address that is not of the internet, so nothing is fetched from it")
     return addresses[0]
 

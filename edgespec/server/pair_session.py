@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from fastapi import Request
@@ -207,14 +207,20 @@ def session_of(server: Answering, worker: WorkerLife) -> PairSession:
     return PairSession(server, worker, about, server.defaults(worker, about))
 
 
-async def fetch_pictures(body: ChatRequest, hosts: frozenset[str], most: int) -> None:
+async def fetch_pictures(
+    body: ChatRequest,
+    hosts: frozenset[str],
+    most: int,
+    *,
+    fetch: Callable[..., Awaitable[list[bytes]]] = fetched,
+) -> None:
     """Fetches the pictures that a conversation names by addresses, if hosts are named for that.
 
     most: bytes. Raises Refusal.
     """
     lists = [message.content for message in body.messages if isinstance(message.content, list)]
     if parts := [part for content in lists for part in content if hosts and part.address]:
-        files = await fetched([part.address for part in parts], hosts, most)
+        files = await fetch([part.address for part in parts], hosts, most)
         for part, file in zip(parts, files, strict=True):
             part.fetched(file)
 

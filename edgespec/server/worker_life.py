@@ -216,21 +216,27 @@ class WorkerLife:
                 pause = FIRST_PAUSE_S
             self._report_death(code, pause)
             if self.load.settings.rpc:
-                await self._until_machines_are_there(self.load.settings.rpc)
+                await self.until_there(self.load.settings.rpc)
             else:
                 await asyncio.sleep(pause)
                 pause = min(pause * 4, LONGEST_PAUSE_S)
 
-    async def _until_machines_are_there(self, machines: tuple[str, ...]) -> None:
-        """Waits for lost machines; other errors are retried every second."""
+    async def until_there(
+        self,
+        machines: tuple[str, ...],
+        *,
+        missing: Callable[[tuple[str, ...], float], list[str]] = absent,
+        every_s: float = MACHINE_S,
+    ) -> None:
+        """Waits for machines that are `missing`; other errors are retried every second."""
         logged: list[str] = []
-        while gone := await asyncio.to_thread(absent, machines, MACHINE_S):
+        while gone := await asyncio.to_thread(missing, machines, every_s):
             if gone != logged:
                 self.why = f"waiting for the machine of --rpc at {', '.join(gone)}"
                 self._tell(self.why)
                 logged = gone
-            await asyncio.sleep(MACHINE_S)
-        await asyncio.sleep(MACHINE_S)
+            await asyncio.sleep(every_s)
+        await asyncio.sleep(every_s)
 
     def _give_up(self, code: int) -> bool:
         """Returns whether to stop retrying a pair that never was ready."""

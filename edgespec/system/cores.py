@@ -42,13 +42,15 @@ def performance_cores(group: Path = CGROUP) -> int:
         cores = linux_cores(os.sched_getaffinity(0))
         quota = cgroup_quota(group)
         return max(1, min(cores, math.floor(quota)) if quota else cores)
-    if sys.platform == "darwin":
-        fast = _mac_performance_cores()
-        if fast:
-            return fast
     import psutil  # takes a hundredth of a second, and few commands count cores
 
-    return max(1, psutil.cpu_count(logical=False) or os.cpu_count() or 1)
+    fast = _mac_performance_cores() if sys.platform == "darwin" else 0
+    return first_known(fast, psutil.cpu_count(logical=False), os.cpu_count())
+
+
+def first_known(*counts: int | None) -> int:
+    """Returns the first count that the system knows, at least 1."""
+    return next(filter(None, counts), 1)
 
 
 def linux_cores(allowed: set[int], system: Path = Path("/sys/devices")) -> int:

@@ -121,10 +121,16 @@ def _why_killed(before: int | None, now: int | None) -> str:
     )
 
 
-def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> str | None:
+def cause_of_death(
+    code: int,
+    noise: str,
+    kills_before: int | None = None,
+    *,
+    kills: Callable[[], int | None] = kills_for_memory,
+) -> str | None:
     """Returns why a child died, in a sentence; None if it ended by itself.
 
-    noise: what C code printed. kills_before: `kills_for_memory` when the child was started, if known.
+    noise: what C code printed. kills_before: what `kills` said when the child was started, if known.
     """
     if code == LOST and (lost := lost_sentence(noise)):
         return lost
@@ -132,7 +138,7 @@ def cause_of_death(code: int, noise: str, kills_before: int | None = None) -> st
     if code >= 0 and not windows_fault:
         return None
     if not windows_fault and -code == signal.SIGKILL:
-        return _why_killed(kills_before, kills_for_memory())
+        return _why_killed(kills_before, kills())
     known = -code in list(signal.Signals)
     name = signal.Signals(-code).name if known else f"code {code:#x}"
     if code in (-signal.SIGINT, -signal.SIGTERM):

@@ -31,8 +31,8 @@ class ChildDiedError(EngineDiedError):
 class JsonChild(Closing):
     """`python -m MODULE`, started at the first question. Use it in a `with`: the child ends with it."""
 
-    def __init__(self, module: str, *, longest_s: float = LONGEST_S) -> None:
-        self._module, self._longest_s = module, longest_s
+    def __init__(self, module: str, *, longest_s: float = LONGEST_S, last_s: float = LAST_S) -> None:
+        self._module, self._longest_s, self._last_s = module, longest_s, last_s
         self._folder = tempfile.TemporaryDirectory(prefix="edgespec-")
         self._noise = Path(self._folder.name) / "stderr"
         self._child: subprocess.Popen[bytes] | None = None
@@ -76,7 +76,7 @@ class JsonChild(Closing):
     def _died(self, child: subprocess.Popen[bytes], overran: bool) -> ChildDiedError:
         self._child = None
         try:
-            child.communicate(timeout=LAST_S)  # its answer ended early: it is about to end
+            child.communicate(timeout=self._last_s)  # its answer ended early: it is about to end
         except subprocess.TimeoutExpired:
             child.kill()
             child.communicate()

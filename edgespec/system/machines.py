@@ -77,12 +77,12 @@ def remote_devices(machines: Iterable[str]) -> list[RemoteDevice]:
     return [device for machine in machines for device in ask(machine)]
 
 
-def ask(machine: str) -> list[RemoteDevice]:
+def ask(machine: str, *, answer_s: float = ANSWER_S) -> list[RemoteDevice]:
     """Returns the devices of one machine. Raises MachineLostError if it cannot serve us now."""
     host, _, port = machine.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), CONNECT_S) as connection:
-            connection.settimeout(ANSWER_S)
+            connection.settimeout(answer_s)
             return _devices(machine, connection)
     except ConnectionRefusedError:
         why = "nothing listens there: start `edgespec rpc`, or llama.cpp's rpc-server, on that machine"

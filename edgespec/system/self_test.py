@@ -16,6 +16,7 @@ import platform
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -60,16 +61,18 @@ class SelfTest:
 _found: dict[Path, SelfTest] = {}  # by file: what this process knows already
 
 
-def self_test(known: dict[Path, SelfTest] = _found) -> SelfTest:
-    """Returns how this build of llama.cpp does on this machine; tests it if that is unknown."""
+def self_test(
+    known: dict[Path, SelfTest] = _found, *, test: Callable[[], SelfTest | None] | None = None
+) -> SelfTest:
+    """Returns how this build of llama.cpp does on this machine; tests it (by `run`) if that is unknown."""
     path = kept_in()
     if path not in known:
-        known[path] = _kept(path) or _tested(path)
+        known[path] = _kept(path) or _tested(path, test or run)
     return known[path]
 
 
-def _tested(path: Path) -> SelfTest:
-    found = run()
+def _tested(path: Path, test: Callable[[], SelfTest | None]) -> SelfTest:
+    found = test()
     if found is None:
         return SelfTest()
     with suppress(OSError):
@@ -148,7 +151,7 @@ def _processor() -> str:
 
 def main() -> int:
     """Tests the build now and prints the result: exit code 0 right, 3 needs healing, 4 nothing heals it."""
-    found = _tested(kept_in())
+    found = _tested(kept_in(), run)
     if found.fault:
         print(found.fault)
     return 0 if not found.fault else 3 if found.sound else 4

@@ -50,12 +50,12 @@ class Divergence(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, weight: Tensor, rows: Rows, tv: float) -> Tensor:
+    def forward(ctx: Any, h: Tensor, weight: Tensor, rows: Rows, tv: float, chunk: int) -> Tensor:
         """Return the mean loss of rows h (n, D) against frozen output rows (V, D)."""
         weight = weight.to(h.dtype)
         total, gradient = torch.zeros((), device=h.device), torch.empty_like(h)
-        for i in range(0, len(h), CHUNK):
-            part = slice(i, i + CHUNK)
+        for i in range(0, len(h), chunk):
+            part = slice(i, i + chunk)
             ids = rows.ids[part].clamp_min(0)
             scores = (h[part] @ weight.T).float()
             scores -= scores.amax(-1, keepdim=True)
@@ -76,12 +76,12 @@ class Divergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         """Pass the gradient on to h."""
-        return ctx.saved_tensors[0] * outer[0], None, None, None
+        return ctx.saved_tensors[0] * outer[0], None, None, None, None
 
 
-def divergence_of(h: Tensor, weight: Tensor, rows: Rows, tv: float = 0.0) -> Tensor:
+def divergence_of(h: Tensor, weight: Tensor, rows: Rows, tv: float = 0.0, *, chunk: int = CHUNK) -> Tensor:
     """Return `divergence` of the scores of frozen output rows (V, D) at positions h (n, D)."""
-    loss: Tensor = Divergence.apply(h, weight, rows, tv)  # type: ignore[no-untyped-call]
+    loss: Tensor = Divergence.apply(h, weight, rows, tv, chunk)  # type: ignore[no-untyped-call]
     return loss
 
 

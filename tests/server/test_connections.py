@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 import uvicorn
 from commands import posix
 
 from edgespec.commands.serve import http_server
-from edgespec.commands.serve.http_server import Connection, room_for_connections
+from edgespec.commands.serve.http_server import Connection, connections, descriptors_wanted
 
 pytestmark = posix
 WHOLE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -27,11 +28,13 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @asynccontextmanager
-async def serving() -> AsyncIterator[Callable[[], Coroutine[Any, Any, Any]]]:
+async def serving(
+    kind: type[Connection] = Connection,
+) -> AsyncIterator[Callable[[], Coroutine[Any, Any, Any]]]:
     """Yields a function that connects to a server."""
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    server = uvicorn.Server(uvicorn.Config(app, http=Connection, lifespan="off", log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, http=kind, lifespan="off", log_level="error"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     writers: list[asyncio.StreamWriter] = []
 
@@ -47,12 +50,14 @@ async def serving() -> AsyncIterator[Callable[[], Coroutine[Any, Any, Any]]]:
     await task
 
 
-def test_half_a_head_does_not_keep_a_connection_that_has_been_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_head_does_not_keep_a_connection_that_has_been_used() -> None:
     """Only the first request of a connection had a time for its head."""
 
+    class Impatient(Connection):
+        head_s = 0.3
+
     async def play() -> None:
-        monkeypatch.setattr(http_server, "HEAD_S", 0.3)
-        async with serving() as connect:
+        async with serving(Impatient) as connect:
             reader, writer = await connect()
             for _ in range(3):
                 writer.write(WHOLE)
@@ -67,12 +72,14 @@ def test_half_a_head_does_not_keep_a_connection_that_has_been_used(monkeypatch: 
     asyncio.run(play())
 
 
-def test_silent_connections_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_make_room_for_new_ones() -> None:
     """400 of them used up the file descriptors: 215,000 lines of log in 30 seconds, and /health was deaf."""
 
+    class Few(Connection):
+        most = 4
+
     async def play() -> None:
-        monkeypatch.setattr(Connection, "most", 4)
-        async with serving() as connect:
+        async with serving(Few) as connect:
             slow, writer = await connect()
             writer.write(WHOLE.replace(b"/", b"/slow", 1))
             await asyncio.sleep(0.1)
@@ -87,17 +94,18 @@ def test_silent_connections_make_room_for_new_ones(monkeypatch: pytest.MonkeyPat
     asyncio.run(play())
 
 
-def test_a_low_limit_of_file_descriptors_is_raised_as_far_as_it_may_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    resource = pytest.importorskip("resource")
-    limits = {"now": (256, 1024)}
-    monkeypatch.setattr(resource, "getrlimit", lambda _: limits["now"])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, new: limits.update(now=new))
-    assert room_for_connections() == 1024 - http_server.SPARE - http_server.AT_ONCE
-    assert limits["now"] == (1024, 1024)
-    limits["now"] = (64, 64)
-    assert room_for_connections() == http_server.AT_ONCE
-    limits["now"] = (256, resource.RLIM_INFINITY)
-    room_for_connections()
-    assert limits["now"] == (http_server.WANTED, resource.RLIM_INFINITY)
+def test_a_low_limit_of_file_descriptors_is_raised_as_far_as_it_may_be() -> None:
+    assert descriptors_wanted(256, 1024) == 1024
+    assert connections(1024) == 1024 - http_server.SPARE - http_server.AT_ONCE
+    assert descriptors_wanted(64, 64) == 64 and connections(64) == http_server.AT_ONCE
+    assert descriptors_wanted(256, None) == http_server.WANTED
+    assert descriptors_wanted(10**6, 10**6) == 10**6, "it is not lowered"
+    code = """
+import resource
+from edgespec.commands.serve.http_server import connections, room_for_connections
+hard = min(1024, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+assert room_for_connections() == connections(hard)
+assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -119,7 +119,7 @@ def test_a_large_body_is_taken_in_pieces_and_the_engine_is_reported(monkeypatch:
     assert 0.9 * 2**22 / bodies.PER_S < sum(slept) < 2**22 / bodies.PER_S
 
 
-def test_a_reader_whose_answer_nobody_wants_any_more_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_whose_answer_nobody_wants_any_more_ends() -> None:
     """Some Pythons tell its end only once its answer has been read: its request waited for ever."""
 
     async def given_up(process: Process, body: list[bytes]) -> bytes:
@@ -132,9 +132,9 @@ def test_a_reader_whose_answer_nobody_wants_any_more_ends(monkeypatch: pytest.Mo
 
     async def play() -> None:
         async with asyncio.timeout(20):
-            await bodies.read_in_child([json.dumps(["x" * 1000] * 2000).encode()], (None, []))
+            body = [json.dumps(["x" * 1000] * 2000).encode()]
+            await bodies.read_in_child(body, (None, []), ask=given_up)
 
-    monkeypatch.setattr(bodies, "_answer", given_up)
     with pytest.raises(Refusal, match="reading the body took more than 30 s"):
         asyncio.run(play())
 
@@ -144,18 +144,15 @@ def test_a_reader_whose_answer_nobody_wants_any_more_ends(monkeypatch: pytest.Mo
     ("number", "expected"),
     [(signal.SIGKILL, "was ended from outside: try again"), (signal.SIGXCPU, "took more than 30 s of")],
 )
-def test_a_reader_that_is_killed_is_no_fault_of_the_body(
-    number: int, expected: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_that_is_killed_is_no_fault_of_the_body(number: int, expected: str) -> None:
     """It was refused for "more than 10,000 objects", whatever it held."""
 
     async def killed(process: Process, body: list[bytes]) -> bytes:
         process.send_signal(number)
         return b""
 
-    monkeypatch.setattr(bodies, "_answer", killed)
     with pytest.raises(Refusal, match=expected):
-        asyncio.run(bodies.read_in_child([b"{}"], (None, [])))
+        asyncio.run(bodies.read_in_child([b"{}"], (None, []), ask=killed))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400", "9" * 400 + ".0"])

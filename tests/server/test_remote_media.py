@@ -6,8 +6,10 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from served import served
@@ -61,8 +63,9 @@ def host() -> Iterator[str]:
         thread.join()
 
 
-def fetched(url: str) -> bytes:
-    (file,) = asyncio.run(served_media.fetched([url], {"localhost"}, MOST))
+def fetched(url: str, **how: Any) -> bytes:
+    how = {"allowed": lambda _: True, **how}
+    (file,) = asyncio.run(served_media.fetched([url], {"localhost"}, MOST, **how))
     return file
 
 
@@ -85,11 +88,10 @@ def test_only_the_internet_is_public() -> None:
     assert is_public("1.1.1.1") and is_public("2606:4700::1111")
 
 
-def test_a_named_host_is_asked(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_named_host_is_asked(host: str) -> None:
     """Its redirects are followed to named hosts alone, and bytes and time have limits."""
     with pytest.raises(Refusal, match="localhost has an address that is not of the internet"):
-        fetched(f"{host}/a.png")
-    monkeypatch.setattr(served_media, "is_public", lambda _: True)
+        asyncio.run(served_media.fetched([f"{host}/a.png"], {"localhost"}, MOST))
     assert fetched(f"{host}/a.png") == fetched(f"{host.replace('localhost', 'LOCALHOST')}/moved") == png()
     for path, why in {
         "/away": "not fetched from 'elsewhere.example'",
@@ -106,18 +108,17 @@ def test_a_named_host_is_asked(host: str, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(Refusal, match="no picture could be fetched from localhost"):
         fetched(host.replace("http", "https") + "/a.png")
     began = time.monotonic()
-    monkeypatch.setattr(served_media, "LONGEST_S", 0.2)
     with pytest.raises(Refusal, match="was not fetched in"):
-        fetched(f"{host}/slow")
+        fetched(f"{host}/slow", longest_s=0.2)
     assert time.monotonic() - began < 1.5
 
 
-def test_what_was_fetched_is_part_of_the_prompt(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(served_media, "is_public", lambda _: True)
+def test_what_was_fetched_is_part_of_the_prompt(host: str) -> None:
     asked = message("What is it?", png(), png(32, 32))
     asked[0]["content"][0]["image_url"]["url"] = f"{host}/a.png"
     body, media = ChatRequest.model_validate({"messages": asked}), list[Attachment]()
-    asyncio.run(fetch_pictures(body, frozenset({"localhost"}), 2**20))
+    fetch = partial(served_media.fetched, allowed=lambda _: True)
+    asyncio.run(fetch_pictures(body, frozenset({"localhost"}), 2**20, fetch=fetch))
     body.messages[0].for_template(("picture",), media)
     assert media == [Attachment("picture", png()), Attachment("picture", png(32, 32))]
 

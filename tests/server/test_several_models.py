@@ -25,7 +25,6 @@ from tiny_gguf import write_llama
 from edgespec.memory import at_load
 from edgespec.pairs.settings import PairSettings
 from edgespec.protocol.messages import LoadRequest
-from edgespec.server import event_stream
 from edgespec.server.dialects.anthropic.answers import MessageStream
 from edgespec.server.dialects.ollama.answers import LineStream
 from edgespec.server.dialects.ollama.requests import OllamaChat
@@ -201,11 +200,7 @@ async def received(stream: EarlyStream | EventStream, *, leaves: bool = False) -
     return b"".join(message.get("body", b"") for message in said)
 
 
-def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(event_stream, "SIGN_S", 0.01)
-
+def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client() -> None:
     async def late(answer: object) -> object:
         await asyncio.sleep(0.05)
         if isinstance(answer, Exception):
@@ -219,32 +214,28 @@ def test_an_early_stream_goes_on_ends_with_its_error_or_with_its_client(
             (KeyError("x"), b"a fault of EdgeSpec's own (KeyError): its log has more under r1"),
         ):
             working = asyncio.ensure_future(late(answer))
-            early = await at_once_or_early(working, EventStream, lambda: b": sign\n\n")
+            early = await at_once_or_early(working, EventStream, lambda: b": sign\n\n", 0.01)
             assert isinstance(early, EarlyStream)
             said = await received(early)
             assert said.startswith(b": sign\n\n: sign\n\n") and end in said
         working = asyncio.ensure_future(late(Refusal(503, "it is broken")))
-        early = await at_once_or_early(working, MessageStream, lambda: b": sign\n\n")
+        early = await at_once_or_early(working, MessageStream, lambda: b": sign\n\n", 0.01)
         assert isinstance(early, EarlyStream)
         assert b"\n\nevent: error\ndata: {" in await received(early), "Anthropic's clients ignore others"
         working = asyncio.ensure_future(late({}))
-        early = await at_once_or_early(working, EventStream, lambda: b": sign\n\n")
+        early = await at_once_or_early(working, EventStream, lambda: b": sign\n\n", 0.01)
         assert isinstance(early, EarlyStream) and b"n" in await received(early, leaves=True)
         await asyncio.sleep(0)
         assert working.cancelled(), "nobody waits for it"
-        monkeypatch.setattr(event_stream, "SIGN_S", 1.0)
         with pytest.raises(Refusal):
-            await at_once_or_early(asyncio.ensure_future(late(Refusal(400, "no"))), EventStream, bytes)
+            await at_once_or_early(asyncio.ensure_future(late(Refusal(400, "no"))), EventStream, bytes, 1.0)
 
     asyncio.run(play())
 
 
 @pytest.mark.parametrize("kind", [EventStream, MessageStream, LineStream])
-def test_a_stream_that_waits_for_its_turn_or_its_prompt_gives_signs(
-    kind: type[EventStream], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_that_waits_for_its_turn_or_its_prompt_gives_signs(kind: type[EventStream]) -> None:
     """Proxies and clients end a connection in which nothing comes; Ollama's clients got nothing."""
-    monkeypatch.setattr(event_stream, "PING_S", 0.02)
 
     class Closed:
         def close(self) -> None: ...
@@ -255,7 +246,7 @@ def test_a_stream_that_waits_for_its_turn_or_its_prompt_gives_signs(
 
     async def play() -> bytes:
         generation: Any = Closed()
-        return await received(kind(events(), generation, 5.0, "pair"))
+        return await received(kind(events(), generation, 5.0, "pair", ping_s=0.02))
 
     signs, _, rest = asyncio.run(play()).partition(b"the answer")
     assert signs.count(kind.sign("pair")[:20]) > 1
@@ -311,8 +302,8 @@ def test_room_next_to_others_is_asked_of_llama_cpp(
     needed = at_load.pair_fit(tiny_target, tiny_draft, settings, []).choice.total
     free = needed + RAM_MARGIN + 2**20
     memory_is(monkeypatch, free, 2 * free)
-    monkeypatch.setattr(at_load, "mapped_files", lambda process: process)
     assert at_load.fits_with(tiny_target, tiny_draft, settings, [])
-    assert not at_load.fits_with(tiny_target, tiny_draft, settings, [2**20, 2**20])
+    sizes = [2**20, 2**20]
+    assert not at_load.fits_with(tiny_target, tiny_draft, settings, [1, 2], mapped=lambda _: sizes.pop())
     assert not at_load.fits_with(tiny_target, tiny_draft, replace(settings, rpc=("10.0.0.1:1",)), [])
     assert at_load.fits_with(Path("nothing.gguf"), None, settings, []), "loading it says why not"

@@ -77,16 +77,14 @@ def test_what_is_stated_of_it_is_true():
         assert reader._about() == SHIPPED_EYE
 
 
-def test_what_is_written_is_what_was_trained(tmp_path, monkeypatch):
+def test_what_is_written_is_what_was_trained(tmp_path):
     """llama.cpp's rows are torch's, as far as 8 bits go, and a stopped training goes on."""
     torch = pytest.importorskip("torch")
     from edgespec_train.recipes import eye, shapes, stages
 
-    monkeypatch.setattr(eye, "DRAWN", 24)
-    for stage in ("WORDS", "TOWER", "ANSWERS"):
-        monkeypatch.setattr(eye, stage, replace(getattr(eye, stage), steps=2, batch=4))
+    plans = {name: replace(plan, steps=2, batch=4) for name, plan in eye.PLANS.items()}
     place, lines = stages.WorkFolders(tmp_path, tmp_path / "out", torch.device("cpu")), []
-    eye.make(place, lines.append)
+    eye.make(place, lines.append, plans=plans, n_drawn=24)
     assert [line.partition(":")[0] for line in lines[1:4]] == ["words 2", "tower 2", "answers 2"]
     made = eye.Eye(256)
     kept = torch.load(tmp_path / "answers.pt")["learner"]
@@ -103,5 +101,5 @@ def test_what_is_written_is_what_was_trained(tmp_path, monkeypatch):
     np.testing.assert_allclose(medium.rows, rows, atol=0.02 * float(np.abs(rows).max()))
     (place.out / tiny.projector_path().name).unlink()
     lines.clear()
-    eye.make(place, lines.append)
+    eye.make(place, lines.append, plans=plans, n_drawn=24)
     assert len(lines) == 2 and (place.out / tiny.projector_path().name).exists()

@@ -11,7 +11,6 @@ pytest.importorskip("llama_cpp", reason="heads are checked with llama.cpp")
 
 from head_guesser import HeadGuesser  # noqa: E402
 
-from edgespec_train import divergence as divergences  # noqa: E402
 from edgespec_train import head_file, recorded, recording, shards, start, train  # noqa: E402
 from edgespec_train.batch import batch_of  # noqa: E402
 from edgespec_train.divergence import Rows, agreement, divergence, divergence_of  # noqa: E402
@@ -269,7 +268,7 @@ def test_training_finds_the_target_again(target, with_eagle, texts, tmp_path):
     assert after[2] > before[2] + 0.03
 
 
-def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(target, texts, tmp_path, monkeypatch):
+def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(target, texts, tmp_path):
     plan = Plan(tokens=4_000, anneal=2_000, warmup=500, batch=400, micro=200)
 
     class Never:
@@ -292,8 +291,8 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_had_not_been(target, texts
     for name, stops in (("whole", [Never()]), ("stopped", [Soon(), Soon(), Never()])):
         for stop in stops:
             head = start.begin(open_target(target), "mtp")
-            monkeypatch.setattr(train, "Stop", lambda stop=stop: stop)
-            train.train(head, shards, narrow, None, tmp_path / f"{name}.pt", plan, lambda line: None)
+            path = tmp_path / f"{name}.pt"
+            train.train(head, shards, narrow, None, path, plan, lambda line: None, stop=stop)
         found.append(head.fuse.weight.detach().numpy().copy())
     np.testing.assert_array_equal(*found)
 
@@ -310,15 +309,14 @@ def test_the_loss_is_nothing_where_the_head_says_what_the_target_does():
 
 
 @pytest.mark.parametrize("tv", [0.0, 0.5])
-def test_the_loss_by_parts_has_the_value_and_the_gradient_of_the_loss(tv, monkeypatch):
-    monkeypatch.setattr(divergences, "CHUNK", 7)
+def test_the_loss_by_parts_has_the_value_and_the_gradient_of_the_loss(tv):
     noise = torch.Generator().manual_seed(3)
     h, weight = torch.randn(24, 16, generator=noise), torch.randn(64, 16, generator=noise)
     p = torch.randn(24, 64, generator=noise).softmax(-1).topk(8)
     ids = torch.where(p.indices < 50, p.indices, -1)  # some tokens the head has not
     rows = Rows(ids, p.values, 0.15 * (torch.arange(24) % 2))
     one, other = (h.clone().requires_grad_() for _ in range(2))
-    losses = divergence(one @ weight.T, rows, tv), divergence_of(other, weight, rows, tv)
+    losses = divergence(one @ weight.T, rows, tv), divergence_of(other, weight, rows, tv, chunk=7)
     for loss in losses:
         (2 * loss).backward()
     torch.testing.assert_close(losses[1], losses[0])

@@ -154,14 +154,11 @@ def test_training_goes_on_from_files_that_ship(
     shutil.copy(file, shipped / "draft.gguf")
     monkeypatch.setattr(corpus, "split", lambda: (small_library, small_library))
     monkeypatch.setattr(prompts, "COUNTS", {"docs": 2})
-    monkeypatch.setattr(target_prompts, "HELD_OUT_TEXTS", 8)
-    monkeypatch.setattr(stages, "DISTIL", Plan(tokens=512, batch=256))
-    wanted = target_prompts.Wanted(tokens=16, first_epoch=10, longest=230, limits=(4,), texts=8)
-    monkeypatch.setattr(stages, "RECORDED", wanted)
+    wanted = target_prompts.Wanted(16, first_epoch=10, longest=230, limits=(4,), texts=8, held_out=8)
     place = stages.WorkFolders(tmp_path / "work", tmp_path / "out", torch.device("cpu"))
     place.work.mkdir()
     lines = []
-    stages.go_on(place, lines.append, shipped)
+    stages.go_on(place, lines.append, shipped, plan=Plan(tokens=512, batch=256), wanted=wanted)
     assert (place.out / "target.gguf").read_bytes() == file.read_bytes()
     assert (place.out / "draft.gguf").read_bytes() != file.read_bytes()
     assert f"edgespec bench --target {place.out}/target.gguf --draft {place.out}/draft.gguf" in lines[-1]
@@ -188,14 +185,10 @@ def test_a_block_is_made_for_the_shipped_target(tmp_path, monkeypatch, small_lib
     from edgespec_train.recipes import corpus, mtp, stages, target_prompts
 
     monkeypatch.setattr(corpus, "split", lambda: (small_library, small_library))
-    monkeypatch.setattr(target_prompts, "HELD_OUT_TEXTS", 4)
-    monkeypatch.setattr(mtp, "PLAN", Plan(tokens=256, batch=128))
-    monkeypatch.setattr(
-        mtp, "RECORDED", target_prompts.Wanted(tokens=16, first_epoch=30, longest=112, limits=(6,), texts=4)
-    )
+    wanted = target_prompts.Wanted(16, first_epoch=30, longest=112, limits=(6,), texts=4, held_out=4)
     place = stages.WorkFolders(tmp_path, tmp_path / "out", torch.device("cpu"))
     lines = []
-    mtp.make(place, lines.append)
+    mtp.make(place, lines.append, plan=Plan(tokens=256, batch=128), wanted=wanted)
     head = find_head(place.out / "target-mtp.gguf", None)
     assert head and head.kind == "mtp" and not head.alone
     assert "edgespec bench --target" in lines[-1]

@@ -38,6 +38,7 @@ from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.beginning import settings_path
 from edgespec_tui.settings.keys import key
 from edgespec_tui.settings.settings import AppNames, Settings, begun, read
+from edgespec_tui.settings.waits import Waits
 from edgespec_tui.terminal.notification import notification
 from edgespec_tui.terminal.shown_text import visible
 from edgespec_tui.terminal.typed_bytes import TypedBytes
@@ -83,18 +84,20 @@ class ChatApp(GuardedApp):
         known: AppNames | None = None,
         toolbox: Toolbox | None = None,
         look_after_s: float = LOOK_AFTER_S,
+        waits: Waits | None = None,
     ) -> None:
         """sessions: None keeps them in memory. notices: what people should know; others may add to it.
 
         known: the keys and themes that a settings file may name; without it they are not checked.
         """
-        super().__init__(typed)
+        waits = waits or Waits()
+        super().__init__(typed, key_s=waits.key_s)
         self._notices = notices if notices is not None else []
         self._sessions = sessions or Sessions(None, on_notice=self._notices.append)
         self._shelf = shelf or Shelf(open_store())
         self._shelf.on_end = self._pull_ended  # from another thread: the list is checked now and then
         engine, settings = KnownEngine(endpoint, self._engine_changed), settings or Settings()
-        self.context = ChatContext(engine, self._sessions, settings)
+        self.context = ChatContext(engine, self._sessions, settings, waits=waits)
         self.context.options = options or AnswerOptions()
         self.context.first_conversation = first or settings.new_conversation()
         self.chat = ChatScreen(self.context)

@@ -40,7 +40,6 @@ from edgespec_tui.settings.themes import DARK_TINTS, DEFAULT_THEME, LIGHT_THEME,
 from edgespec_tui.terminal.shown_text import Unobeyed, visible
 from edgespec_tui.widgets.typed_ahead import TypedAhead
 
-PATIENCE_S = 0.5  # that a key waits for the one before it: some wait for an engine
 NARROWEST = 12  # columns to lay out for, in narrower windows too: Textual wraps into none, and fails
 MOST_SCREENS = 3  # above each other: the chat, a list or a race, the palette
 MOST_FAULTS, FAULTS_S = 5, 60.0  # that the app survives in this time
@@ -54,9 +53,13 @@ class GuardedApp(App[int]):
     CSS_PATH = "chat.tcss"
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (9, "-low"), (24, "-high"), (45, "-tall")]
 
-    def __init__(self, typed: TypedAhead | None) -> None:
-        """typed: has what was typed before the app had the keyboard, and knows the terminal's background."""
+    def __init__(self, typed: TypedAhead | None, *, key_s: float = 0.5) -> None:
+        """typed: has what was typed before the app had the keyboard, and knows the terminal's background.
+
+        key_s: how long a key waits for the one before it.
+        """
         super().__init__()
+        self._key_s = key_s
         self.typed = typed or TypedAhead(None)
         for theme in THEMES:
             self.register_theme(theme)
@@ -118,7 +121,7 @@ class GuardedApp(App[int]):
             key = self._in_hand = object()
             self._overdue = False
             await super().on_event(event)
-            asyncio.get_running_loop().call_later(PATIENCE_S, self._wait_no_longer, key)
+            asyncio.get_running_loop().call_later(self._key_s, self._wait_no_longer, key)
             # the key goes from widget to widget up to the app; then, what it has caused does
             self._hop(key, screen, chain(nodes, nodes))
 

@@ -1,17 +1,15 @@
 """What a check found, as text for people and as an object for programs."""
 
 import json
-import shutil
-import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from edgespec import __version__
+from edgespec.commands.table import wrapped
 
-Status = Literal["good", "note", "problem"]
+Status = Literal["good", "note", "problem"]  # nothing to do, worth knowing, to be fixed
 MARKS: dict[Status, str] = {"good": "ok", "note": "--", "problem": "!!"}
-WIDTH = 100  # of lines, if the terminal is no narrower
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +20,7 @@ class Finding:
     status: Status
     text: str
     remedy: str = ""  # what to do about it, or the page to read; a problem always has one
-    facts: dict[str, Any] = field(default_factory=dict)  # the same for programs
+    facts: Mapping[str, Any] = field(default_factory=dict)  # the same for programs
 
 
 def n_problems(findings: Sequence[Finding]) -> int:
@@ -30,37 +28,16 @@ def n_problems(findings: Sequence[Finding]) -> int:
     return sum(finding.status == "problem" for finding in findings)
 
 
-def good(topic: str, text: str, **facts: Any) -> Finding:
-    """Returns a finding that needs nothing done."""
-    return Finding(topic, "good", text, facts=facts)
-
-
-def note(topic: str, text: str, remedy: str = "", **facts: Any) -> Finding:
-    """Returns a finding worth knowing; nothing is wrong."""
-    return Finding(topic, "note", text, remedy, facts)
-
-
-def problem(topic: str, text: str, remedy: str, **facts: Any) -> Finding:
-    """Returns a finding that should be fixed."""
-    return Finding(topic, "problem", text, remedy, facts)
-
-
 def lines(findings: Sequence[Finding]) -> list[str]:
     """Returns the findings as lines, each under its topic, remedies beneath."""
     found: list[str] = []
     topic_width = max(len(finding.topic) for finding in findings) + 2
-    width = max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
-    wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
-    topic = ""
+    margin, topic = " " * (topic_width + 4), ""
     for finding in findings:
         head = finding.topic if finding.topic != topic else ""
         topic = finding.topic
-        wrapper.initial_indent = f"{MARKS[finding.status]}  {head:<{topic_width}}"
-        wrapper.subsequent_indent = " " * len(wrapper.initial_indent)
-        found += wrapper.wrap(finding.text)
-        wrapper.initial_indent = f"{wrapper.subsequent_indent}-> "
-        wrapper.subsequent_indent += "   "
-        found += wrapper.wrap(finding.remedy)
+        found += wrapped(finding.text, f"{MARKS[finding.status]}  {head:<{topic_width}}", margin)
+        found += wrapped(finding.remedy, f"{margin}-> ", f"{margin}   ")
     n = n_problems(findings)
     verdict = f"{n} problem{'s'[: n > 1]}: marked !! above, with what to do after ->."
     return [*found, "", verdict if n else "No problems found."]

@@ -20,8 +20,8 @@ def lines(where: str, requests: Sequence[Mapping[str, Any]]) -> list[str]:
     title = f"{where}: tokens of the last {len(requests)} prompts, by where they were"
     whys = [(_when(one), read_again(mapped(one, "evaluated_again"))) for one in requests]
     reasons = [f"{ended}  {why}" for ended, why in whys if why]
-    reasons = reasons or ["No prompt was evaluated again that an earlier one had."]
-    return [title, "", *table([HEAD, *map(_row, requests)]), "", *reasons]
+    none = "No prompt was evaluated again that an earlier one had."
+    return [title, "", *table([HEAD, *map(_row, requests)]), "", *(reasons or [none])]
 
 
 def _when(one: Mapping[str, Any]) -> str:

@@ -1,17 +1,19 @@
-"""The pair: may the draft guess for the target, and do both fit into memory?"""
+"""The pair: may the draft guess for the target, do both fit into memory, and does speculation pay?"""
 
 from dataclasses import asdict
 from math import prod
 from pathlib import Path
+from typing import Any
 
-from edgespec.commands.doctor.findings import Finding, good, note, problem
+from edgespec.commands.doctor.findings import Finding
 from edgespec.errors import EdgeSpecError, ModelUnsupportedError
-from edgespec.memory.at_load import pair_fit, projector_need
+from edgespec.memory.at_load import ONE_AT_A_TIME, pair_fit, projector_need
 from edgespec.pairs.check import check_pair, find_head, headers_of
 from edgespec.pairs.projector import projector_of, reads_of
-from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import REBUILD, reads_media
+from edgespec.system.json_child import ChildDiedError, JsonChild
+from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.fit.fit import SMALLER, Fit, gib
 from edgespec_models.fit.need import Need
 from edgespec_models.gguf.facts import facts_of, why_not_usable
@@ -19,7 +21,8 @@ from edgespec_models.gguf.head_check import own_head
 from edgespec_models.gguf.header import Header, HeaderError, read_file
 from edgespec_models.shelf.pair_check import check_headers
 
-SMALL = 4e8  # parameters: published drafts begin at 135 million
+ENOUGH_GUESSES, ENOUGH_PROMPTS = 30, 4  # for a statement on whether it pays
+LONGER = "--seconds 60 measures longer"
 OWN = "docs/pairs.md#your-own-models"
 
 
@@ -34,44 +37,41 @@ def pair(target: Path, draft: Path | None) -> list[Finding]:
         return [*found, _without_draft(headers[0])]
     if head:
         text = f"{draft.name} is {head.a_name}, and may guess for the target"
-        return [*found, good("pair", text, head=head.kind)]
+        return [*found, Finding("pair", "good", text, facts={"head": head.kind})]
     check_pair(target, draft)
     verdict = check_headers(headers[0][0], headers[1][0])
-    found += _model("draft", draft, headers[1][0])
-    found.append(good("pair", f"{verdict}: the draft may guess for the target", fit=verdict.fit))
-    sizes = [sum(tensor.n_bytes or 0 for header in of for tensor in header.tensors) for of in headers]
-    if sizes[1] * 3 > sizes[0]:
-        text = f"the draft is {sizes[1] / sizes[0]:.0%} of the target's size: its guesses are expensive"
-        found.append(note("pair", text, "a draft of a tenth of the target or less usually gains more"))
-    return found
+    text = f"{verdict}: the draft may guess for the target"
+    may = Finding("pair", "good", text, facts={"fit": verdict.fit})
+    return [*found, *_model("draft", draft, headers[1][0]), may]
 
 
 def _model(role: str, path: Path, header: Header) -> list[Finding]:
     facts = facts_of(header)
+    alone = facts.memory in ONE_AT_A_TIME
     parts = (facts.architecture, facts.size_label, facts.quantisation, f"memory: {facts.memory_text}")
     text = f"{role} {path.name}: {', '.join(filter(None, parts))}"
+    text += ", which cannot drop single tokens: it serves one request at a time" if alone else ""
     details = {"role": role, "file": str(path), "architecture": facts.architecture, "memory": facts.memory}
-    found = [good("pair", text, **details)]
-    if facts.memory in ("hybrid", "recurrent"):
-        text += ", which cannot drop single tokens: it serves one request at a time"
-        found = [note("pair", text, **details)]
+    found = [Finding("pair", "note" if alone else "good", text, facts=details)]
     if role == "target" and not facts.has_template:
-        remedy = "choose another with --chat-template NAME or --chat-template-file"
         text = f"{path.name} has no chat template: conversations are written as ChatML"
-        found.append(note("pair", text, remedy))
+        remedy = "choose another with --chat-template NAME or --chat-template-file"
+        found.append(Finding("pair", "note", text, remedy))
     return found
 
 
 def _without_draft(target: list[Header]) -> Finding:
     head, why_not = own_head(target)
     if head and why_not is None:
-        return good("pair", f"the {head.name} in the target's file guesses", head=head.kind)
+        text = f"the {head.name} in the target's file guesses"
+        return Finding("pair", "good", text, facts={"head": head.kind})
     text = "no draft model: guesses come from the text alone"
     if head:
         text = f"the {head.name} in the target's file is not run: {why_not}"
-    elif sum(prod(tensor.shape) for tensor in target[0].tensors) < SMALL:
-        return good("pair", f"{text}; for so small a target hardly any draft is cheap enough")
-    return note("pair", text, f"a small model of the same family as --draft would guess more: {OWN}")
+    elif sum(prod(tensor.shape) for tensor in target[0].tensors) < 4e8:  # published drafts: 1.35e8
+        return Finding("pair", "good", f"{text}; for so small a target hardly any draft is cheap enough")
+    remedy = f"a small model of the same family as --draft would guess more: {OWN}"
+    return Finding("pair", "note", text, remedy)
 
 
 def projector(target: Path, asked: str) -> list[Finding]:
@@ -81,55 +81,89 @@ def projector(target: Path, asked: str) -> list[Finding]:
         return []
     text = f"projector {path.name} reads {' and '.join(reads_of(read_file(path)))}"
     if reads_media():
-        return [good("pair", text, file=str(path))]
-    return [problem("pair", f"{text}, but this build of llama.cpp cannot", REBUILD, file=str(path))]
+        return [Finding("pair", "good", text, facts={"file": str(path)})]
+    return [Finding("pair", "problem", f"{text}, but this build of llama.cpp cannot", REBUILD)]
 
 
 def fit(target: Path, draft: Path | None, settings: PairSettings) -> list[Finding]:
     """Checks whether the pair fits, asking llama.cpp, which also says how attention is evaluated then."""
-    trained = headers_of(target)[0].of_architecture("context_length")
-    beyond = beyond_trained(target.name, settings.n_ctx or 0, trained, settings.rope)
-    notes = [note("context", beyond, f"--ctx {trained}, or less, if they do")] if beyond else []
     try:
         eyes = projector_need(projector_of(target, settings.mmproj))
         found = pair_fit(target, draft, settings, projector=eyes)
     except (HeaderError, EdgeSpecError) as error:
-        return [*notes, note("memory", f"the memory that the pair takes is unknown: {error}")]
+        return [Finding("memory", "note", f"the memory that the pair takes is unknown: {error}")]
     name = " and ".join(path.name for path in (target, draft) if path)
-    return [*notes, _memory(found, name, eyes), *_attention(found)]
+    text = f"{found.attention} (docs/exactness.md says what digits depend on then)"
+    attention = [Finding("attention", "good", text)] if found.attention else []
+    return [_memory(found, name, eyes), *attention]
 
 
 def _memory(found: Fit, name: str, projector: Need | None) -> Finding:
-    choice = found.choice
-    facts = {
-        "n_ctx": choice.n_ctx,
-        "total": choice.total,
-        "n_gpu_layers": choice.n_gpu_layers,
-        "needs": {model: need.total for model, need in choice.needs.items()},
-        "parts": {model: asdict(need.parts) for model, need in choice.needs.items()},
-        "devices": {device.name: choice.on(device.name) for device in found.devices},
-        "projector": projector.total if projector else 0,
-    }
+    choice, taken = found.choice, projector.total if projector else 0
+    facts = {**asdict(choice), "total": choice.total, "projector": taken}
     if not found.fits:
-        return problem("memory", found.sentence(name), " or ".join(found.proposals) or SMALLER, **facts)
+        remedy = " or ".join(found.proposals) or SMALLER
+        return Finding("memory", "problem", found.sentence(name), remedy, facts)
     text = found.sentence("the pair")
-    text += f"; its projector {gib(projector.total)} more" if projector else ""
+    text += f"; its projector {gib(taken)} more" if projector else ""
     text += f": {found.where}" if found.where else ""
-    if found.gave_up:
-        return note("memory", text, "free memory, or choose a smaller model, to have all of it", **facts)
-    return good("memory", text, **facts)
+    remedy = "free memory, or choose a smaller model, to have all of it" if found.gave_up else ""
+    return Finding("memory", "note" if found.gave_up else "good", text, remedy, facts)
 
 
-def _attention(found: Fit) -> list[Finding]:
-    """Says whether the models have flash attention, why, and what that means for the target's digits."""
-    target = found.choice.needs["target"].attention
-    if target is None or target.on is None:  # unknown, or a card decides
-        return []
-    digits = (
-        "depend on the number of threads, which stays within a text"
-        if target.on
-        else "do not depend on the number of threads"
+def speculation(target: Path, draft: Path | None, settings: PairSettings, seconds: float) -> list[Finding]:
+    """Runs the pair with and without speculation for about `seconds` after loading."""
+    pair = {"target": str(target), "draft": str(draft) if draft else None, "settings": asdict(settings)}
+    with JsonChild("edgespec.measure.short_run") as child:
+        try:
+            return judged(child.ask({**pair, "seconds": seconds, "tokens": 48}))
+        except ChildDiedError as error:
+            return judged({"error": str(error)})
+
+
+def judged(measured: dict[str, Any]) -> list[Finding]:
+    """Returns what a measurement means."""
+    if reason := measured.get("error"):
+        return [Finding("speculation", "problem", f"the pair cannot be run: {reason}", "docs/doctor.md")]
+    if not measured["prompts"] or measured["plain_tok_per_s"] is None:
+        text = "nothing could be measured in this time"
+        return [Finding("speculation", "note", text, LONGER, measured)]
+    n, accepted = measured["drafted"], measured["accepted"]
+    if not n:
+        text = "speculation is on, and nothing was guessed: guesses were found not to pay off here"
+        return [Finding("speculation", "note", text, _costs(measured), {"drafted": 0})]
+    by = ", ".join(f"{name} {n}" for name, n in sorted(measured["sources"].items()) if n and name != "target")
+    text = (
+        f"speculation is on: {n} token{'s'[: n != 1]} guessed, {accepted} accepted{f' ({by})' if by else ''}"
     )
-    text = f"{found.attention}; digits {digits}; --byte-identical rules out all such differences"
-    needs = found.choice.needs.items()
-    return [good("attention", text, **{model: need.attention.on for model, need in needs if need.attention})]
+    facts = {"drafted": n, "accepted": accepted}
+    return [Finding("speculation", "good", text, facts=facts), _pays(measured)]
+
+
+def _pays(measured: dict[str, Any]) -> Finding:
+    """Says whether it pays, if the interval of the speed-up leaves no doubt."""
+    n, ratio = measured["prompts"], measured["speedup"] or {}
+    text = f"{measured['tok_per_s']:.1f} tok/s with speculation, {measured['plain_tok_per_s']:.1f} without, "
+    text += f"{n} prompt{'s'[: n != 1]}"
+    if measured["others"] >= BUSY_CORES:
+        text += f"; other programs kept {measured['others']:.1f} cores busy during it"
+    if measured["drafted"] < ENOUGH_GUESSES or n < ENOUGH_PROMPTS or ratio.get("low") is None:
+        text += ": too little was measured to say whether it pays off"
+        return Finding("speculation", "note", text, LONGER, measured)
+    text += f": {ratio['value']:.2f} times (95 %: {ratio['low']:.2f} to {ratio['high']:.2f})"
+    if ratio["low"] > 1:
+        return Finding("speculation", "good", text, facts=measured)
+    verdict, remedy = "it is unclear whether it pays off here", LONGER
+    if ratio["high"] < 1:
+        verdict, remedy = "it does not pay off here", "use --no-draft with this pair"
+    remedy = f"{remedy}; {_costs(measured)}"
+    return Finding("speculation", "note", f"{text}: {verdict}", remedy, measured)
+
+
+def _costs(measured: dict[str, Any]) -> str:
+    """Returns what decides whether guesses pay, as measured, and the page on it."""
+    one, four, rate = measured["target_s"]["1"], measured["target_s"]["4"], measured["acceptance_rate"]
+    guess = f"a guess {measured['draft_s'] / one:.0%} of that, " if measured["draft_s"] else ""
+    accepted = "" if rate is None else f", {rate:.0%} of the guesses were accepted"
+    facts = f"a token takes {1000 * one:.1f} ms, {guess}four tokens at once {four / one:.1f} times that"
+    return f"{facts}{accepted}: docs/doctor.md#when-guesses-do-not-pay"

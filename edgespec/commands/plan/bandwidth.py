@@ -3,13 +3,15 @@
 What an evaluation costs depends on shapes and number formats, not on the values of the weights.
 """
 
-import statistics
 import tempfile
-from dataclasses import replace
+from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from edgespec.core.values import LONGEST_DRAFT
 from edgespec.errors import EdgeSpecError, PlanError
+from edgespec.pairs.placement import Placement
 from edgespec.pairs.settings import FLOATS, PairSettings
 from edgespec.system.json_child import ChildDiedError, JsonChild, answer_questions
 from edgespec_models import tiny
@@ -19,21 +21,18 @@ from edgespec_models.grow.source import GrowError, ModelShape
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)  # rows of an evaluation
 LAYERS = {"F16": 6, "Q8_0": 12, "Q4_0": 22}  # about 200 MB: several times what a processor's caches hold
 LAYER = ModelShape(1, 1024, 1, 16, 8, 128, 3072)  # as in Qwen3 0.6B
-TURNS = 5
-BEFORE = 4  # tokens before those that are timed
 
 
 def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER) -> dict[int, float]:
     """Returns rows -> seconds for each byte of weights, measured in two seconds. Raises PlanError."""
-    small = tiny.draft_path()
+    flash = settings.kv_type not in FLOATS
+    how = replace(settings, n_ctx=256, flash_attention=flash, placement=Placement())
     with tempfile.TemporaryDirectory(prefix="edgespec-") as folder, JsonChild(__spec__.name) as child:
         path = Path(folder) / "grown.gguf"
-        shape = replace(layer, layers=LAYERS[dtype])
-        asked = {name: getattr(settings, name) for name in ("n_gpu_layers", "threads", "kv_type", "rpc")}
-        asked |= {"path": str(path), "tensor_split": settings.tensor_split}
+        shape, small = replace(layer, layers=LAYERS[dtype]), tiny.draft_path()
         try:
             grow.grow(small, path, grow.fit(shape, grow.read_shape(small)), dtype=dtype)
-            found = child.ask(asked)
+            found = child.ask({"path": str(path), "settings": asdict(how)})
         except (GrowError, OSError, ChildDiedError) as error:
             found = {"error": str(error)}
         if "seconds" not in found:
@@ -43,38 +42,20 @@ def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:
     """Returns number of rows -> the usual seconds of evaluating them, or why not; runs in the child."""
-    import numpy as np
+    from pydantic import TypeAdapter
 
-    from edgespec.core.loop import Want
-    from edgespec.llama import remote
-    from edgespec.llama.context import Context, ContextSettings
-    from edgespec.llama.model import Model
+    from edgespec.engine.loading import PairFiles, load_pair
+    from edgespec.engine.measuring import measure_costs
 
-    def evaluate(n: int) -> float:
-        context.score([Want(first)])
-        before = context.seconds
-        context.score([Want(first, tuple(range(BEFORE, BEFORE + n)), n)])
-        return context.seconds - before
-
-    kv_type, first = asked["kv_type"], np.arange(BEFORE, dtype=np.int32)
-    settings = ContextSettings(
-        n_ctx=256,
-        n_rows=max(SIZES),
-        kv_type=kv_type,
-        flash_attention=kv_type not in FLOATS,
-        threads=asked["threads"],
-    )
-    placed = {"n_gpu_layers": asked["n_gpu_layers"], "tensor_split": asked["tensor_split"]}
+    settings = TypeAdapter(PairSettings).validate_python(asked["settings"])  # JSON has no tuples
     try:
-        with (
-            Model(asked["path"], devices=remote.devices(asked["rpc"]), **placed) as model,
-            Context(model, settings) as context,
-        ):
-            turns = [[evaluate(n) for n in SIZES] for _ in range(TURNS)][1:]  # the first warms up
+        with ExitStack() as opened:
+            files = PairFiles(Path(asked["path"]))
+            context = load_pair(opened, files, settings, LONGEST_DRAFT + 1, lambda *_: None).target_context
+            costs = measure_costs(context, None).target
     except EdgeSpecError as error:
         return {"error": str(error)}
-    usual = [statistics.median(of_size) for of_size in zip(*turns, strict=True)]
-    return {"seconds": {n: min(usual[i:]) for i, n in enumerate(SIZES)}}  # longer than for more: disturbed
+    return {"seconds": {n: costs.seconds(n) for n in SIZES}}
 
 
 if __name__ == "__main__":

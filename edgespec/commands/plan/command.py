@@ -7,29 +7,27 @@ from functools import cache
 from pathlib import Path
 
 from edgespec.commands import loading
-from edgespec.commands.flag_table import THREADS, add_flags
+from edgespec.commands.flag_table import add_flags
 from edgespec.commands.plan import report
 from edgespec.commands.plan.bandwidth import seconds_a_byte
-from edgespec.commands.plan.heads import local_pair, named_pair
-from edgespec.commands.plan.pair_plan import Bandwidth, Seconds, plan_pair
+from edgespec.commands.plan.heads import PairHeads, local_pair, named_pair
+from edgespec.commands.plan.pair_plan import Bandwidth, plan_pair
 from edgespec.commands.plan.report import Planned
 from edgespec.commands.status_line import QUIET_S, status_line
-from edgespec.errors import EdgeSpecError, SettingError
+from edgespec.errors import EdgeSpecError, PlanError, SettingError
 from edgespec.memory.free import free_memory
 from edgespec.memory.header_fit import fit_of_heads
 from edgespec.pairs.planned import PlannedSpeed, keep
 from edgespec.pairs.projector import AUTO, projector_of
-from edgespec.pairs.rope import beyond_trained
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import installed_pairs
 from edgespec.system.other_programs import Others
 from edgespec_models.fit.fit import gib
 from edgespec_models.shelf.catalogue import catalogue
 
-DESCRIPTION = """Estimates how fast pairs would run on this machine: tokens per second, plain and with
-speculation. How fast it reads weights is measured with a small temporary model. Of the models themselves only
-the file headers are read (under 16 MB each, not kept). Without a PAIR, it plans the pairs of the catalogue
-that fit into memory."""
+DESCRIPTION = """Estimates the tokens per second of pairs on this machine, plain and with speculation. How
+fast it reads weights is measured with a small temporary model; of the models only the file headers are read
+(under 16 MB each, not kept). Without a PAIR, it plans the pairs of the catalogue that fit into memory."""
 OTHER_ACCEPTANCES = (0.4, 0.6, 0.8)  # in the JSON, with the expected one
 FLAGS = {
     "--target FILE": "a GGUF file instead of a PAIR",
@@ -37,10 +35,8 @@ FLAGS = {
     "--acceptance T": "acceptance rate, 0 to 1 (default: the pair's known rate, else an assumed one)",
     "--json": "print one JSON object, for programs",
     "--ctx N": "tokens of context to make room for",
-    f"--kv-type {loading.KV_TYPES} f16": "format of the target's KV cache",
-    "--gpu-layers N -1": "layers on the GPU (default: as many as fit)",
-    **THREADS,
 }
+OF_LOADING = ("--kv-type", "--gpu-layers", "--threads")
 
 
 def add(command: argparse.ArgumentParser) -> None:
@@ -48,7 +44,8 @@ def add(command: argparse.ArgumentParser) -> None:
     which = "a pair of the catalogue, an installed pair, or a repository[:quant] with --draft"
     command.add_argument("pairs", nargs="*", metavar="PAIR", help=which)
     group = command.add_argument_group("model")
-    add_flags(group, FLAGS)
+    shared = {flag: text for flag, text in loading.FLAGS.items() if flag.split()[0] in OF_LOADING}
+    add_flags(group, FLAGS | shared)
     loading.add_machines(group)
     loading.add_placement(command)
     loading.add_rope(command)
@@ -56,22 +53,16 @@ def add(command: argparse.ArgumentParser) -> None:
     command.set_defaults(draft_kv_type="f16", flash_attention="auto", byte_identical=False)
 
 
-def run(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace, *, bandwidth: Bandwidth = seconds_a_byte) -> int:
     """Plans each pair; returns 0 if at least one could be, else 1."""
     settings, names = _settings(arguments), _names(arguments)
     found: list[Planned] = []
-    others = Others()
+    others, bandwidth = Others(), cache(bandwidth)
     with status_line(every_s=math.inf if arguments.json else QUIET_S) as show:
-
-        @cache
-        def bandwidth(dtype: str, placed: PairSettings) -> Seconds:
-            show(f"measuring how fast this machine reads {dtype} weights ...")
-            return seconds_a_byte(dtype, placed)
-
         for name in names:
-            show(f"{name}: reading headers ...")
+            show(f"{name}: reading its headers, and measuring how fast this machine reads weights ...")
             try:
-                found.append(_planned(name, arguments, settings, bandwidth))
+                found.append(_planned(_heads(name, arguments, settings), arguments, settings, bandwidth))
             except EdgeSpecError as error:
                 found.append(Planned(name, trouble=str(error)))
             if not arguments.pairs and len(found) > 1 and not any(planned.plan for planned in found[-2:]):
@@ -87,9 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _settings(arguments: argparse.Namespace) -> PairSettings:
     """Returns how the pairs would be loaded. Raises SettingError for what makes no sense."""
-    accepted = arguments.acceptance
-    if accepted is not None and not 0 <= accepted <= 1:
-        raise SettingError(f"--acceptance is {accepted}: it must be from 0 to 1")
+    if arguments.acceptance is not None and not 0 <= arguments.acceptance <= 1:
+        raise SettingError(f"--acceptance is {arguments.acceptance}: it must be from 0 to 1")
     if arguments.target and arguments.pairs:
         raise SettingError("--target and a PAIR are both given: leave out one of them")
     if arguments.draft and not arguments.target and len(arguments.pairs) != 1:
@@ -109,32 +99,29 @@ def _names(arguments: argparse.Namespace) -> list[str]:
     return names
 
 
+def _heads(name: str, arguments: argparse.Namespace, settings: PairSettings) -> PairHeads:
+    if not arguments.target:
+        return named_pair(name, arguments.draft, settings)
+    target, draft = Path(arguments.target), Path(arguments.draft) if arguments.draft else None
+    return local_pair(target, draft, target.stem, projector_of(target, AUTO))
+
+
 def _planned(
-    name: str, arguments: argparse.Namespace, settings: PairSettings, bandwidth: Bandwidth
+    heads: PairHeads, arguments: argparse.Namespace, settings: PairSettings, bandwidth: Bandwidth
 ) -> Planned:
-    if arguments.target:
-        target = Path(arguments.target)
-        heads = local_pair(target, arguments.draft, target.stem, projector_of(target, AUTO))
-    else:
-        heads = named_pair(name, arguments.draft, settings)
-    for placed, model in ((settings.placement, heads.target), (settings.draft_placement, heads.draft)):
-        placed.check(model or heads.target)
+    settings.placement.check(heads.target)
+    settings.draft_placement.check(heads.draft or heads.target)
+    fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
+    if fit is None:
+        raise PlanError(f"{heads.name} cannot be planned: llama.cpp does not say what memory it takes")
     given = arguments.acceptance
     expected, assumed = heads.acceptance if given is None else (given, False)
-    fit = fit_of_heads(heads.target, heads.draft, settings, heads.projector)
-    plan = plan_pair(
-        heads.target,
-        heads.draft,
-        settings,
-        fit=fit,
-        acceptances=(expected, *OTHER_ACCEPTANCES),
-        bandwidth=bandwidth,
-    )
+    acceptances = (expected, *OTHER_ACCEPTANCES)
+    plan = plan_pair(heads.target, heads.draft, settings, fit, acceptances=acceptances, bandwidth=bandwidth)
     if given is None and settings == PairSettings():
-        tok_per_s, accepted = (plan.speeds[0].tok_per_s, expected) if plan.speeds else (None, None)
-        keep(heads.name, PlannedSpeed(plan.plain_tok_per_s, tok_per_s, accepted, assumed))
-    trained = heads.target[0].of_architecture("context_length")
-    notes = [beyond_trained("it", settings.n_ctx or 0, trained, settings.rope) or ""]
+        speed = plan.speeds[0].tok_per_s if plan.speeds else None
+        keep(heads.name, PlannedSpeed(plan.plain_tok_per_s, speed, expected, assumed))
+    notes = [fit.where if fit.fits else "", fit.sentence("it") if fit.gave_up or not fit.fits else ""]
     if heads.projector:
         notes.append(f"its projector, with which it reads pictures, takes {gib(heads.projector.total)} more")
-    return Planned(heads.name, plan, fit, assumed, notes=tuple(filter(None, notes)))
+    return Planned(heads.name, plan, fit, assumed, notes=tuple(filter(None, (*notes, fit.attention))))

@@ -4,20 +4,16 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from edgespec.errors import SettingError
 from edgespec.memory.at_load import memory_for_models, projector_need
 from edgespec.memory.header_fit import need_of_projector, suitable
-from edgespec.memory.recommended import ACCEPTED
-from edgespec.pairs.check import headers_of
+from edgespec.memory.recommended import acceptance_of
+from edgespec.pairs.check import header_errors, headers_of
 from edgespec.pairs.settings import PairSettings
 from edgespec.pairs.store import hub_errors, installed_pair, installed_pairs, store_errors
 from edgespec_models import tiny
 from edgespec_models.fit.need import Need
-from edgespec_models.gguf.header import Header, HeaderError
-from edgespec_models.shelf.catalogue import CatalogueError, catalogue, find
+from edgespec_models.gguf.header import Header
 from edgespec_models.shelf.store import EMBEDDED
-
-EMBEDDED_ACCEPTED = 0.61  # measured on held-out prompts, greedy, four at a time (its model card)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,34 +27,24 @@ class PairHeads:
     projector: Need | None = None
 
 
-def local_pair(
-    target: str | Path, draft: str | Path | None, name: str, projector: Path | None = None
-) -> PairHeads:
-    """Returns the headers of two files of this machine. Raises SettingError."""
-    try:
+def local_pair(target: Path, draft: Path | None, name: str, projector: Path | None = None) -> PairHeads:
+    """Returns the headers of two files of this machine. Raises ModelFileError."""
+    with header_errors():
         heads = tuple(headers_of(target)), tuple(headers_of(draft)) if draft else None
-    except HeaderError as error:
-        raise SettingError(str(error)) from None
     return PairHeads(name, *heads, acceptance_of(name), projector_need(projector))
 
 
 def named_pair(name: str, draft: str | None, settings: PairSettings) -> PairHeads:
     """Returns the headers of the embedded pair, an installed one, one of the catalogue, or of repositories.
 
-    Raises SettingError for what is unknown or gone, DownloadError if the hub does not give them.
+    Raises SettingError for what is unknown, ModelFileError for what is gone, and DownloadError.
     """
     if name == EMBEDDED:
         return local_pair(tiny.target_path(), tiny.draft_path(), name)
-    pair = None if draft else installed_pairs().get(name)
-    if pair and not pair.missing:
-        files = pair.target.path, pair.draft.path if pair.draft else None
-        return local_pair(*files, name, pair.projector.path if pair.projector else None)
-    if pair and name not in {entry.name for entry in catalogue()}:  # of those the hub has the files
-        installed_pair(name)  # raises, with what is gone
-    return _on_the_hub(name, draft, settings)
+    if not draft and name in installed_pairs() and (pair := installed_pair(name)):
+        files = [model.path if model else None for model in (pair.draft, pair.projector)]
+        return local_pair(pair.target.path, files[0], name, files[1])
 
-
-def _on_the_hub(name: str, draft: str | None, settings: PairSettings) -> PairHeads:
     from edgespec_models.hub.hub import Hub  # huggingface-hub takes a while to load
     from edgespec_models.hub.pull import order, plan_pull
 
@@ -69,14 +55,3 @@ def _on_the_hub(name: str, draft: str | None, settings: PairSettings) -> PairHea
         name = f"{wanted.target}:{found.target.quantisation or found.target.first.name}"
     small = found.heads[1] if len(found.heads) > 1 else None
     return PairHeads(name, found.heads[0], small, acceptance_of(name), need_of_projector(found.projector))
-
-
-def acceptance_of(name: str) -> tuple[float, bool]:
-    """Returns what is known of a pair's guesses, and whether it is only assumed."""
-    if name == EMBEDDED:
-        return EMBEDDED_ACCEPTED, False
-    try:
-        entry = find(name)
-    except CatalogueError:
-        return ACCEPTED["chat"], True
-    return (entry.acceptance, False) if entry.acceptance is not None else (ACCEPTED[entry.use], True)

@@ -1,20 +1,21 @@
 """Plans -> a table for people, an object for programs."""
 
 import json
-import shutil
-import textwrap
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from edgespec import __version__
 from edgespec.commands.plan.pair_plan import PairPlan
-from edgespec.commands.table import table
+from edgespec.commands.table import table, wrapped
 from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.fit.fit import Fit, gib
 
-WIDTH = 100  # of lines, if the terminal is no narrower
 OFF_BY = 0.18  # how far plans were from measured speeds, on average (docs/plan.md)
+ROUGH = f"""Estimates for the beginning of a text, off by {OFF_BY:.0%} on average in a comparison with
+pairs in use, and by more where other programs run. Long contexts are slower."""
+ASSUMED = """How many guesses are accepted depends on pair and text; where nothing is known, 60 % are assumed
+for chat and 70 to 75 % for code. --acceptance says otherwise; `edgespec bench` knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +34,14 @@ def lines(found: Sequence[Planned], busy: float) -> list[str]:
     """Returns a table, and the notes on it. busy: cores that other programs used."""
     rows = [_row(planned, planned.plan) for planned in found if planned.plan]
     notes = [f"{planned.name}: {planned.trouble}" for planned in found if planned.trouble]
-    if rows:
-        notes.append(
-            f"Estimates for the beginning of a text, off by {OFF_BY:.0%} on average in a comparison with "
-            "pairs in use, and by more where other programs run. Long contexts are slower."
-        )
+    notes += [ROUGH] if rows else []
     if any(planned.assumed for planned in found if planned.plan and planned.plan.speeds):
-        notes.append(
-            "How many guesses are accepted depends on pair and text; where nothing is known, 60 % are "
-            "assumed for chat and 70 to 75 % for code. --acceptance says otherwise; `edgespec bench` knows."
-        )
+        notes.append(ASSUMED)
     if busy >= BUSY_CORES:
         notes.append(f"Other programs kept {busy:.1f} cores busy: the figures are too low, and may be odd.")
-    for planned in found:
-        notes += [f"{planned.name}: {note}" for note in (*planned.notes, *_fit_notes(planned.fit))]
-    width = max(40, min(WIDTH, shutil.get_terminal_size((WIDTH, 24)).columns))
-    wrapped = (line for note in notes for line in textwrap.wrap(note, width, subsequent_indent="  "))
-    return [*(table([tuple(rows[0]), *(tuple(row.values()) for row in rows)]) if rows else []), "", *wrapped]
+    notes += [f"{planned.name}: {note}" for planned in found for note in planned.notes]
+    shown = [line for note in notes for line in wrapped(note)]
+    return [*(table([tuple(rows[0]), *(tuple(row.values()) for row in rows)]) if rows else []), "", *shown]
 
 
 def _row(planned: Planned, plan: PairPlan) -> dict[str, str]:
@@ -73,13 +65,6 @@ def _row(planned: Planned, plan: PairPlan) -> dict[str, str]:
     return row
 
 
-def _fit_notes(fit: Fit | None) -> list[str]:
-    if fit is None:
-        return []
-    notes = [fit.where if fit.fits else "", fit.sentence("it") if fit.gave_up or not fit.fits else ""]
-    return [note for note in (*notes, fit.attention) if note]
-
-
 def document(found: Sequence[Planned], busy: float) -> str:
     """Returns all as JSON. busy: cores that other programs used."""
     pairs = list(map(_object, found))
@@ -87,21 +72,16 @@ def document(found: Sequence[Planned], busy: float) -> str:
 
 
 def _object(planned: Planned) -> dict[str, Any]:
-    plan, fit = planned.plan, planned.fit
-    memory: dict[str, Any] = dict.fromkeys(("memory", "fits", "devices", "n_ctx", "attention"))
-    if fit:
-        memory = {
-            "memory": fit.choice.total,
-            "fits": fit.fits,
-            "devices": {device.name: fit.choice.on(device.name) for device in fit.devices},
-            "n_ctx": fit.choice.n_ctx,
-            "attention": fit.attention,
-        }
+    fit = planned.fit
     return {
         "name": planned.name,
         "error": planned.trouble or None,
         "notes": planned.notes,
-        **(asdict(plan) if plan else {"plain_tok_per_s": None, "speeds": []}),
+        **(asdict(planned.plan) if planned.plan else {"plain_tok_per_s": None, "speeds": []}),
         "acceptance_assumed": planned.assumed,
-        **memory,
+        "memory": fit and fit.choice.total,
+        "fits": fit and fit.fits,
+        "devices": fit and {device.name: fit.choice.on(device.name) for device in fit.devices},
+        "n_ctx": fit and fit.choice.n_ctx,
+        "attention": fit and fit.attention,
     }

@@ -39,7 +39,7 @@ class Connection(H11Protocol):
     request: without file descriptors, nobody could connect, not even to ask for `/health`.
     """
 
-    most = WITHOUT_LIMITS
+    most, head_s = WITHOUT_LIMITS, HEAD_S
     _silence: asyncio.TimerHandle | None = None  # until a head is whole
     _since = 0.0
     _unread_since: float | None = None
@@ -96,7 +96,7 @@ class Connection(H11Protocol):
 
     def _wait_for_head(self) -> None:
         if self._silence is None:
-            self._silence = self.loop.call_later(HEAD_S, self._end_silence)
+            self._silence = self.loop.call_later(self.head_s, self._end_silence)
 
     def _stop_waiting(self) -> None:
         if self._silence:
@@ -116,12 +116,22 @@ def room_for_connections() -> int:
     except ImportError:  # Windows
         return WITHOUT_LIMITS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft < WANTED and (hard > soft or hard == resource.RLIM_INFINITY):
-        wanted = WANTED if hard == resource.RLIM_INFINITY else min(WANTED, hard)
-        with suppress(ValueError, OSError):
+    wanted = descriptors_wanted(soft, None if hard == resource.RLIM_INFINITY else hard)
+    with suppress(ValueError, OSError):
+        if wanted > soft:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
             soft = wanted
-    return max(AT_ONCE, min(soft, WANTED) - SPARE - AT_ONCE)
+    return connections(soft)
+
+
+def descriptors_wanted(soft: int, hard: int | None) -> int:
+    """Returns how many file descriptors to ask for. hard: the most that there may be; None without one."""
+    return max(soft, WANTED if hard is None else min(WANTED, hard))
+
+
+def connections(descriptors: int) -> int:
+    """Returns how many connections so many file descriptors allow."""
+    return max(AT_ONCE, min(descriptors, WANTED) - SPARE - AT_ONCE)
 
 
 class StoppableServer(uvicorn.Server):

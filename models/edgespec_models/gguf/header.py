@@ -152,12 +152,12 @@ def _read(path: str | os.PathLike[str]) -> Header:
 def check_beginning(path: str | os.PathLike[str]) -> None:
     """Raises HeaderError for what its first bytes show to be no GGUF file of this byte order."""
     with closing(_FileSource(path)) as source:
-        _Cursor(source).begin()
+        _Cursor(source, LONGEST).begin()
 
 
-def read_header(source: ByteSource) -> Header:
+def read_header(source: ByteSource, *, longest: int = LONGEST) -> Header:
     """Returns the header of any source, read in blocks. Raises HeaderError, and the source's errors."""
-    cursor = _Cursor(source)
+    cursor = _Cursor(source, longest)
     cursor.begin()
     n_tensors, n_keys = cursor.number("Q"), cursor.number("Q")
     if n_tensors > MOST_TENSORS or n_keys > MOST_KEYS:
@@ -197,8 +197,8 @@ def _with_sizes(source: ByteSource, found: list[Tensor], room: int | None) -> tu
 class _Cursor:
     """Reads values one after the other, and fetches their blocks."""
 
-    def __init__(self, source: ByteSource) -> None:
-        self.source = source
+    def __init__(self, source: ByteSource, longest: int) -> None:
+        self.source, self.longest = source, longest
         self.held = b""
         self.at = 0
         self.n_texts = 0  # in lists
@@ -206,9 +206,9 @@ class _Cursor:
     def reaches(self, end: int) -> bool:
         """Fetches bytes up to `end`; False if the file ends before."""
         while len(self.held) < end:
-            n = min(max(BLOCK, end - len(self.held)), LONGEST - len(self.held))
+            n = min(max(BLOCK, end - len(self.held)), self.longest - len(self.held))
             if n <= 0:
-                raise HeaderError(f"{self.source.name} has no end of its header in {LONGEST:,} bytes")
+                raise HeaderError(f"{self.source.name} has no end of its header in {self.longest:,} bytes")
             block = self.source.read(len(self.held), n)
             self.held += block
             if not block:

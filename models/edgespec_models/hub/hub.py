@@ -74,9 +74,9 @@ class Hub:
         on_wait: OnWait = lambda seconds: None,
     ) -> None:
         """on_wait: called with the seconds that the hub asks to wait, before waiting."""
-        self.endpoint = (endpoint or constants.ENDPOINT).rstrip("/")
+        self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self.token = token
-        self.cache = cache or Path(constants.HF_HUB_CACHE)
+        self.cache = cache or Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE)
         self.on_wait = on_wait
         self.offline = constants.is_offline_mode() if offline is None else offline
         self._headers: dict[HubFile, tuple[Header, int]] = {}  # those asked for last

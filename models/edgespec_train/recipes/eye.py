@@ -11,7 +11,7 @@ Without the first stage, the third took hours to tell a question for the shape f
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,11 @@ class Plan:
     projection: float = 0.0
 
 
-WORDS = Plan(steps=600, batch=28, words=1e-2)
-TOWER = Plan(steps=4000, batch=128, tower=6e-4, projection=3e-3)
-ANSWERS = Plan(steps=140, batch=28, tower=1e-4, projection=3e-4)
+PLANS = {
+    "words": Plan(steps=600, batch=28, words=1e-2),
+    "tower": Plan(steps=4000, batch=128, tower=6e-4, projection=3e-3),
+    "answers": Plan(steps=140, batch=28, tower=1e-4, projection=3e-4),
+}
 DRAWN = 50_000
 ABOUT = About("EdgeSpec tiny eye", "Lets the embedded target see shapes and their colours", "0.5M", "1.0")
 MEDIUM = "<picture>"  # where a question has its picture, while texts are made
@@ -197,20 +199,21 @@ def answered(target: Llama, rows: Tensor, ids: Tensor, answers_at: Tensor) -> tu
 class School:
     """Hold the pictures, the target that is asked about them, and how a batch is scored in each stage."""
 
-    def __init__(self, shipped: Path) -> None:
+    def __init__(self, shipped: Path, plans: Mapping[str, Plan], n_drawn: int) -> None:
+        self.plans, self.n_drawn = plans, n_drawn
         file = open_target(shipped / "target.gguf")
         self.target = read_llama(file).bfloat16().requires_grad_(False)
         self.tokenizer = tok.read_tokenizer(shipped / "target.gguf")
-        self.pixels, self.kinds = drawn(DRAWN, 1)
+        self.pixels, self.kinds = drawn(n_drawn, 1)
         torch.manual_seed(1)
         self.learner = Learner(file.whole("embedding_length"))
 
     def words(self, rng: random.Random) -> Scored:
-        kinds = self.kinds[rng.choices(range(DRAWN), k=WORDS.batch)]
+        kinds = self.kinds[rng.choices(range(self.n_drawn), k=self.plans["words"].batch)]
         return self._asked(self.learner.words(kinds), kinds, rng)
 
     def tower(self, rng: random.Random) -> Scored:
-        some = rng.choices(range(DRAWN), k=TOWER.batch)
+        some = rng.choices(range(self.n_drawn), k=self.plans["tower"].batch)
         kinds, eye = self.kinds[some], self.learner.eye
         held = eye.tower(turned(self.pixels[some], rng))
         with torch.no_grad():
@@ -222,7 +225,7 @@ class School:
         return loss, min((of.argmax(1) == kinds[:, i]).float().mean().item() for i, of in enumerate(scores))
 
     def answers(self, rng: random.Random) -> Scored:
-        some = rng.choices(range(DRAWN), k=ANSWERS.batch)
+        some = rng.choices(range(self.n_drawn), k=self.plans["answers"].batch)
         return self._asked(self.learner.eye(turned(self.pixels[some], rng)), self.kinds[some], rng)
 
     def _asked(self, rows: Tensor, kinds: Tensor, rng: random.Random) -> Scored:
@@ -257,16 +260,19 @@ def learn(
                 torch.save(state, aside)
 
 
-def make(place: WorkFolders, log: Log, shipped: Path = SHIPPED) -> None:
+def make(
+    place: WorkFolders,
+    log: Log,
+    shipped: Path = SHIPPED,
+    *,
+    plans: Mapping[str, Plan] = PLANS,
+    n_drawn: int = DRAWN,
+) -> None:
     """Run what is not done yet: the stages, and the file."""
-    school = School(shipped)
-    log(f"{DRAWN:,} pictures are drawn")
-    for name, plan, score in (
-        ("words", WORDS, school.words),
-        ("tower", TOWER, school.tower),
-        ("answers", ANSWERS, school.answers),
-    ):
-        learn(name, school.learner, plan, score, place.work, log)
+    school = School(shipped, plans, n_drawn)
+    log(f"{n_drawn:,} pictures are drawn")
+    for name, score in (("words", school.words), ("tower", school.tower), ("answers", school.answers)):
+        learn(name, school.learner, plans[name], score, place.work, log)
     place.out.mkdir(parents=True, exist_ok=True)
     made = place.out / tiny.projector_path().name
     write(school.learner.eye, made)

@@ -39,26 +39,33 @@ ABOUT = About(
 )
 
 
-def make(place: WorkFolders, log: Log, shipped: Path = SHIPPED) -> None:
+def make(
+    place: WorkFolders,
+    log: Log,
+    shipped: Path = SHIPPED,
+    *,
+    plan: Plan = PLAN,
+    wanted: Wanted = RECORDED,
+) -> None:
     """Run every stage that is not done yet."""
     file, teacher = shipped / "target.gguf", place.work / "teacher.gguf"
     target = open_target(file)
     head = start.begin(target, "mtp")
     if not teacher.exists():
         head_file.write_mtp(head, target, teacher, ABOUT)
-    tokenizer, context = tok.read_tokenizer(file), RECORDED.longest + max(RECORDED.limits) + 32
+    tokenizer, context = tok.read_tokenizer(file), wanted.longest + max(wanted.limits) + 32
     ends = target_prompts.ends_of(tokenizer)
     with Hidden(teacher, context=context, sequences=WIDTH) as model:
         shards, held_out = target_prompts.record_texts(
             place.work,
             tokenizer,
-            RECORDED,
+            wanted,
             lambda some, seed: record(model, some, ends, WIDTH, seed),
             log,
         )
     torch.manual_seed(1)
     head = head.to(place.device)
-    if not train(head, shards, held_out, None, place.work / "mtp.pt", PLAN, log):
+    if not train(head, shards, held_out, None, place.work / "mtp.pt", plan, log):
         raise stopped("mtp")
     place.out.mkdir(parents=True, exist_ok=True)
     made = place.out / "target-mtp.gguf"

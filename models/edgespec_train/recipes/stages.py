@@ -109,14 +109,24 @@ def everywhere(
         yield read_back(target, PromptToRecord(ids[:1], text.temperature, 0, tuple(ids[1:])), WIDTH)
 
 
-def tune(place: WorkFolders, name: str, start: Llama, target: Path, tokenizer: Tokenizer, log: Log) -> Path:
+def tune(
+    place: WorkFolders,
+    name: str,
+    start: Llama,
+    target: Path,
+    tokenizer: Tokenizer,
+    log: Log,
+    *,
+    plan: Plan = DISTIL,
+    wanted: Wanted = RECORDED,
+) -> Path:
     """Train a draft on what its target says; return its file."""
-    ends, context = target_prompts.ends_of(tokenizer), RECORDED.longest + max(RECORDED.limits)
+    ends, context = target_prompts.ends_of(tokenizer), wanted.longest + max(wanted.limits)
     with Hidden(target, None, context=context, sequences=WIDTH + 1) as speaker:
         shards, held_out = target_prompts.record_texts(
             place.work,
             tokenizer,
-            RECORDED,
+            wanted,
             lambda some, seed: everywhere(speaker, some, ends, seed),
             log,
         )
@@ -126,7 +136,7 @@ def tune(place: WorkFolders, name: str, start: Llama, target: Path, tokenizer: T
         return rounded(draft) if share >= ROUND_FROM else nullcontext()
 
     state = place.work / f"{name}.pt"
-    if not learning.train(draft, shards, held_out, None, state, DISTIL, log, inside=inside):
+    if not learning.train(draft, shards, held_out, None, state, plan, log, inside=inside):
         raise stopped(name)
     path = place.work / "draft.gguf"
     export.export(draft.cpu(), tokenizer, path, "Q4_0", about(draft, "draft"))
@@ -158,9 +168,17 @@ def make_pair(place: WorkFolders, log: Log) -> None:
     install(place, target, tune(place, "draft", plain, target, tokenizer, log), log)
 
 
-def go_on(place: WorkFolders, log: Log, shipped: Path = SHIPPED) -> None:
+def go_on(
+    place: WorkFolders,
+    log: Log,
+    shipped: Path = SHIPPED,
+    *,
+    plan: Plan = DISTIL,
+    wanted: Wanted = RECORDED,
+) -> None:
     """Train the shipped draft further, with the shipped target as it is; nothing that ships is touched."""
     target = shipped / "target.gguf"
     start = read_llama(open_target(shipped / "draft.gguf"))
-    draft = tune(place, "onward", start, target, tok.read_tokenizer(target), log)
+    tokenizer = tok.read_tokenizer(target)
+    draft = tune(place, "onward", start, target, tokenizer, log, plan=plan, wanted=wanted)
     install(place, target, draft, log)

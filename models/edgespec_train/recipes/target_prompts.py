@@ -19,7 +19,6 @@ from edgespec_train.recipes import tokenizer as tok
 from edgespec_train.recorded import TEMPERATURES, PromptToRecord, RecordedText
 
 SHARES = {"code": 4.0, "fim": 5.0, "docs": 0.8, "body": 1.5, "talk": 0.2}
-HELD_OUT_TEXTS = 192  # texts
 
 
 def prompt_of(document: corpus.Document, tokenizer: Tokenizer, rng: random.Random) -> list[int]:
@@ -65,6 +64,7 @@ class Wanted:
     longest: int  # tokens of a prompt
     limits: tuple[int, ...]  # new tokens, in turn
     texts: int = 1024  # a shard
+    held_out: int = 192  # texts
 
     def prompts(self, found: Iterator[list[int]], count: int) -> list[PromptToRecord]:
         """Return so many prompts that are short enough; temperatures and limits are dealt in turn."""
@@ -81,7 +81,7 @@ def record_texts(
     """Let a target continue training prompts, in shards, and some of held-out modules; return both."""
 
     def held_out(number: int) -> list[PromptToRecord]:
-        return wanted.prompts(held_out_prompts(tokenizer, tiny.held_out_prompts_path()), HELD_OUT_TEXTS)
+        return wanted.prompts(held_out_prompts(tokenizer, tiny.held_out_prompts_path()), wanted.held_out)
 
     def training(number: int) -> list[PromptToRecord]:
         return wanted.prompts(of_epoch(tokenizer, wanted.first_epoch + number), wanted.texts)

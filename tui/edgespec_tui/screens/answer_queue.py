@@ -22,14 +22,13 @@ from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.loop import ToolLoop
 from edgespec_tui.tools.values import calls_of
 from edgespec_tui.widgets.attached_resources import with_attachments
-from edgespec_tui.widgets.live_figures import SILENT_S, LiveFigures
+from edgespec_tui.widgets.live_figures import LiveFigures
 from edgespec_tui.widgets.panel import odds_shown
 from edgespec_tui.widgets.question import QuestionText, joined
 from edgespec_tui.widgets.thumbnail import thumbnail_of
 from edgespec_tui.widgets.turn_view import AnswerView, QuestionView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
-LONG_S = 10.0  # from here on, people look at something else
 INTERRUPTED = "interrupted before it began"
 
 
@@ -223,7 +222,7 @@ class AnswerQueue:
         finally:
             self._view = None  # its line says how it ended
         self._ended(making)
-        if time.monotonic() - began > LONG_S:
+        if time.monotonic() - began > context.waits.long_s:
             screen.announce_end()
         return making.error is None
 
@@ -276,6 +275,7 @@ class AnswerQueue:
             replace(screen.options(), progress=True),
             keep=lambda: context.keep(talk),
             plain_s=self._plain_s or info.plain_s,
+            silent_s=context.waits.silent_s,
             since_key=context.moments.since_key,
             on_reading=lambda reading: show(reading.sentence()),
             tools=tools,
@@ -305,9 +305,10 @@ class AnswerQueue:
 
     def tell_silence(self) -> None:
         """Says for how long nothing has come; a stalled engine looks like a thinking one."""
+        context = self._screen.context
         last = max(self._stirred, (self.figures.last if self.figures else None) or 0.0)
         silent = time.monotonic() - last
-        if silent > SILENT_S and self._view is not None and self._screen.context.engine.state == "ready":
+        if silent > context.waits.silent_s and self._view is not None and context.engine.state == "ready":
             self._view.show_silence(silent)
 
     def _ended(self, making: TurnWriter) -> None:

@@ -16,6 +16,7 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
 from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.settings.waits import Waits
 from edgespec_tui.tools.loop import Decision, Proposal, ToolLoop
 from edgespec_tui.tools.offer import offer
 from edgespec_tui.tools.toolbox import Toolbox
@@ -40,6 +41,7 @@ class ChatContext:
     options: AnswerOptions = field(default_factory=AnswerOptions)  # the options of every answer
     prompts: SystemPrompts = field(default_factory=SystemPrompts.usual)
     toolbox: Toolbox = field(default_factory=lambda: Toolbox(()))  # the servers whose tools may be called
+    waits: Waits = Waits()
 
     def constrain(self, file: str) -> str:
         """Has all answers follow the JSON schema of a file, "off": none; says so. Raises SettingError."""

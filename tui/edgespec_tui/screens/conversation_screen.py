@@ -39,7 +39,6 @@ from edgespec_tui.widgets.transcript import Transcript
 from edgespec_tui.widgets.welcome import Welcome
 
 PANEL_EVERY_S = 0.5
-REGAIN_EVERY_S = 2.0  # a chat that another window has is asked for
 COMPACT_BELOW = 100  # columns
 PANEL_FROM = 120  # columns, as "-wide" of the app has it
 REFUSED = (400, 401, 403, 404, 413, 422)  # the same request would be refused again
@@ -62,7 +61,7 @@ class ConversationScreen(Screen[None]):
         self.measured: MeasuredSpeedUp | None = None
         self.transcript, self.prompt = Transcript(), PromptInput()
         self.answers = AnswerQueue(self)
-        self.questions = ToolQuestions(self, self.prompt, context.moments.since_key)
+        self.questions = ToolQuestions(self, self.prompt, context.moments.since_key, context.waits.quiet_s)
         self._begun = False
         self.aside = SideWork(self, self.prompt, self.tell)
 
@@ -83,7 +82,7 @@ class ConversationScreen(Screen[None]):
                     yield ShellOutput()
                     yield Static("", id="files")
                     yield FindBar()
-                    yield ApprovalBar()
+                    yield ApprovalBar(self.context.waits.guard_s)
                     yield NoticeLine()
                     yield ChoiceList()
                     yield self.prompt
@@ -115,7 +114,7 @@ class ConversationScreen(Screen[None]):
         self.prompt.focus()
         self.transcript.tinted = self.context.settings.tint
         self.set_interval(PANEL_EVERY_S, self._refresh_live)
-        self.set_interval(REGAIN_EVERY_S, self._regain)
+        self.set_interval(self.context.waits.regain_s, self._regain)
         await self.open(self.context.first_conversation)
 
     def on_resize(self, event: events.Resize) -> None:

@@ -144,9 +144,11 @@ class Preparation:
         *,
         costs: Sequence[str] = COSTS,
         start: Callable[[WantedEngine, OnProgress], Endpoint] | None = None,
+        make: Callable[[str, Callable[[int, int], None]], tuple[Path, Path]] = grown_pair,
     ) -> None:
         """on_progress: called on the event loop. costs: the first that there is room for is taken."""
         self._tell, self._costs, self._start = on_progress, costs, start or _endpoint
+        self._make = make
         self._given_up = threading.Event()
         self.cost: Cost | None = None
         self.unwritable: Path | None = None  # the folder for grown pairs, if nothing can be put there
@@ -190,7 +192,7 @@ class Preparation:
                 shown = percent
                 loop.call_soon_threadsafe(self._tell, Progress("loading", text, percent / 100))
 
-        return grown_pair(self.cost.spec, tell)
+        return self._make(self.cost.spec, tell)
 
 
 def _endpoint(wanted: WantedEngine, on_progress: OnProgress) -> Endpoint:

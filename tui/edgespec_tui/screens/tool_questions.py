@@ -8,15 +8,17 @@ from textual.screen import Screen
 from edgespec_tui.screens.tools import AskedScreen
 from edgespec_tui.tools.loop import Decision, Proposal
 from edgespec_tui.tools.question import Asked, Value
-from edgespec_tui.widgets.approval_bar import QUIET_S, ApprovalBar
+from edgespec_tui.widgets.approval_bar import ApprovalBar
 from edgespec_tui.widgets.prompt_input import PromptInput
 
 
 class ToolQuestions:
-    """Asks on a screen. since_key: seconds since the last key."""
+    """Asks on a screen. since_key: seconds since the last key, which must be more than `quiet_s`."""
 
-    def __init__(self, screen: Screen[None], prompt: PromptInput, since_key: Callable[[], float]) -> None:
-        self._screen, self._prompt, self._since_key = screen, prompt, since_key
+    def __init__(
+        self, screen: Screen[None], prompt: PromptInput, since_key: Callable[[], float], quiet_s: float
+    ) -> None:
+        self._screen, self._prompt, self._since_key, self._quiet_s = screen, prompt, since_key, quiet_s
 
     async def decide(self, proposal: Proposal) -> Decision:
         """Asks whether a call may be made. The keys are for that once nobody types and nothing is written."""
@@ -29,7 +31,7 @@ class ToolQuestions:
             self._prompt.focus()
 
     def _is_quiet(self) -> bool:
-        return self._since_key() > QUIET_S and not self._prompt.text
+        return self._since_key() > self._quiet_s and not self._prompt.text
 
     async def answer(self, asked: Asked) -> Mapping[str, Value] | None:
         """Asks what a server wants to know; None if the user does not say."""

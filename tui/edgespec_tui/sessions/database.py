@@ -1,4 +1,4 @@
-"""The file of the saved chats: opened, copied, set aside if it is damaged.
+"""The file of the saved chats: opened, copied, and replaced by its copy if it is damaged.
 
 SQLite with a write-ahead log: what was committed survives `kill -9`, and two programs may write at once.
 `user_version` is the format; a file of a newer one is left alone. Everything here blocks, and runs on the
@@ -16,8 +16,6 @@ from edgespec_models.kept_file import replacing
 
 APPLICATION = 0x45645370  # "EdSp", in the header of the file
 BUSY_S = 5.0  # how long another program's write is waited for
-CHECKED_AT_OPENING = 16 * 2**20  # bytes; a larger file would delay its reader
-DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 FORMAT = 1
 SCHEMA = """
@@ -58,16 +56,16 @@ INDEX_UNFINISHED = (  # answers that a crash cut off
 )
 
 
-def opened(path: Path) -> sqlite3.Connection:
-    """Returns a connection to a file, made if there was none.
+def opened(path: Path | None, *, busy_s: float = BUSY_S) -> sqlite3.Connection:
+    """Returns a connection to a file, made if there was none; None: to memory.
 
-    Raises SessionError for a file of another program's or of a newer format, sqlite3.Error for what
-    SQLite finds (`is_damage` tells which of them mean that the file is lost), OSError for the folder.
+    Raises SessionError for a file of another program's or of a newer format, sqlite3.Error for what SQLite
+    finds (see `is_damage`), OSError for the folder.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileExistsError):
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))  # conversations are private
-    connection = connected(path)
+    if path is not None:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))  # conversations are private
+    connection = connected(path or ":memory:", busy_s=busy_s)
     try:
         _refuse_others(connection, path)
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
@@ -75,10 +73,8 @@ def opened(path: Path) -> sqlite3.Connection:
         with suppress(sqlite3.OperationalError):  # two programs that do this at once: the next one does
             connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")  # a power cut costs seconds, never the file
-        if path.stat().st_size <= CHECKED_AT_OPENING and (found := _fault_in(connection)):
-            error = sqlite3.DatabaseError(found)
-            error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-            raise error
+        if (found := _fault_in(connection)) != "ok":
+            raise sqlite3.DatabaseError(found)
         with suppress(sqlite3.OperationalError):  # a full disk, or one that writes: the next one does
             connection.execute(INDEX_UNFINISHED)
     except BaseException:
@@ -87,24 +83,17 @@ def opened(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def connected(where: Path | str, *, uri: bool = False) -> sqlite3.Connection:
+def connected(where: Path | str, *, uri: bool = False, busy_s: float = BUSY_S) -> sqlite3.Connection:
     """Returns a connection; damaged text is read as far as it is text, and hides no chat."""
     connection = sqlite3.connect(
-        where, timeout=BUSY_S, isolation_level=None, check_same_thread=False, uri=uri
+        where, timeout=busy_s, isolation_level=None, check_same_thread=False, uri=uri
     )
     connection.text_factory = lambda stored: stored.decode("utf-8", "replace")
     connection.execute("PRAGMA foreign_keys = ON")
     return connection
 
 
-def in_memory() -> sqlite3.Connection:
-    """Returns a connection to an empty database that ends with the program."""
-    connection = connected(":memory:")
-    _create(connection)
-    return connection
-
-
-def _refuse_others(connection: sqlite3.Connection, path: Path) -> None:
+def _refuse_others(connection: sqlite3.Connection, path: Path | None) -> None:
     """Raises SessionError if a file is not ours."""
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]  # set with the first table
@@ -139,9 +128,14 @@ def _create(connection: sqlite3.Connection) -> None:
 
 
 def _fault_in(connection: sqlite3.Connection) -> str:
-    """Returns what SQLite's own check finds first; "" if the file is sound."""
+    """Returns what SQLite's own check finds first, or "ok"."""
     found: str = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    return "" if found == "ok" else found.splitlines()[0]
+    return found.splitlines()[0]
+
+
+def is_damage(error: Exception) -> bool:
+    """True if the file itself is damaged: of SQLite's errors, that one has no class of its own."""
+    return type(error) is sqlite3.DatabaseError
 
 
 def reader(path: Path) -> sqlite3.Connection | None:
@@ -167,27 +161,17 @@ def copy_of(path: Path) -> Path:
     return path.with_name(f"{path.stem}-copy{path.suffix}")
 
 
-def restored(path: Path) -> int:
-    """Puts the last copy in the place of a file that has gone; returns how many chats it has."""
-    with suppress(sqlite3.Error, OSError), closing(connected(copy_of(path))) as last:
-        if not _fault_in(last):
-            found: int = last.execute("SELECT count(*) FROM sessions WHERE deleted IS NULL").fetchone()[0]
-            copy(last, path)
-            return found
-    return 0
-
-
-def is_damage(error: Exception) -> bool:
-    """True if the file itself is damaged."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in DAMAGE
-
-
-def set_aside(path: Path, *, now: float) -> Path:
-    """Renames a damaged file and its log; returns the new name. Raises OSError."""
+def replaced(path: Path, error: sqlite3.Error, *, now: float) -> str:
+    """Sets a damaged file aside, and puts its last copy in its place; says so. Raises OSError."""
     stamp = datetime.fromtimestamp(now).strftime("%Y-%m-%d-%H%M%S")
     aside = path.with_name(f"{path.stem}-damaged-{stamp}{path.suffix}")
-    os.replace(path, aside)
-    for ending in ("-wal", "-shm"):
+    for ending in ("", "-wal", "-shm"):
         with suppress(FileNotFoundError):
             os.replace(f"{path}{ending}", f"{aside}{ending}")
-    return aside
+    then = "a new one is started"
+    with suppress(sqlite3.Error, OSError), closing(connected(copy_of(path))) as last:
+        if _fault_in(last) == "ok":
+            n = last.execute("SELECT count(*) FROM sessions WHERE deleted IS NULL").fetchone()[0]
+            copy(last, path)
+            then = f"its last copy, with {n} chat{'s'[: n != 1]}, takes its place"
+    return f"the chats in {path.name} are damaged ({error}): the file is kept as {aside}, and {then}"

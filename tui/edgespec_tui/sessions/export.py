@@ -154,17 +154,18 @@ def _free(path: Path) -> Path:
     return found
 
 
-def rescue(chats: Sequence[Conversation], tell: Callable[[str], None]) -> None:
+def rescue(chats: Sequence[Conversation], tell: Callable[[str], None], *, below: Path | None = None) -> None:
     """Writes the chats that could not be saved to a folder of their own, as JSON, and says where.
 
-    It is among the temporary files, where the system finds room. If nothing takes them, their text is shown.
+    It is among the temporary files (or `below`), where the system finds room. If nothing takes them, their
+    text is shown.
     """
     if not chats:
         return
     titles = ", ".join(repr(title_of(chat)) for chat in chats)
     tell(f"not saved, because the file of chats could not be written: {titles}")
     try:
-        folder = Path(tempfile.mkdtemp(prefix="edgespec-chats-"))
+        folder = Path(tempfile.mkdtemp(prefix="edgespec-chats-", dir=below))
         for chat in chats:
             export(chat, str(_free(folder / suggested_name(chat, ".json"))), folder=folder)
     except (SessionError, OSError) as error:

@@ -44,14 +44,18 @@ class Sessions:
         *,
         on_notice: Callable[[str], None],
         clock: Callable[[], float] = time.time,
+        busy_s: float = database.BUSY_S,
     ) -> None:
         """folder: None keeps them in memory alone. Making them never fails, and never waits.
 
         on_notice: called with a sentence, from another thread, for what a person should know: a damaged
-        file set aside, a disk that is full, and that it no longer is.
+        file set aside, a disk that is full, and that it no longer is. busy_s: how long another program's
+        write is waited for.
         """
         path = folder / "sessions.db" if folder else None
-        self.storage = SessionStorage(path, on_notice=on_notice, on_replaced=self._rewrite, clock=clock)
+        self.storage = SessionStorage(
+            path, on_notice=on_notice, on_replaced=self._rewrite, clock=clock, busy_s=busy_s
+        )
         self._locks = SessionLocks(folder / "session-locks" if folder else None)
         self._clock = clock
         self._lock = threading.Lock()  # of the next two
@@ -164,7 +168,7 @@ class Sessions:
             found = []
         if not left:
             return found
-        with closing(database.in_memory()) as memory:
+        with closing(database.opened(None)) as memory:
             for talk in left:
                 rows.write(memory, talk, {}, now=self._clock())
             newer = find(memory)
@@ -187,9 +191,8 @@ class Sessions:
         def rename() -> None:
             self._change(id, lambda connection: rows.rename(connection, id, title))
             with self._lock:
-                for kept in (self._handed, self._unwritten):
-                    if known := kept.get(id):
-                        kept[id] = replace(known, title=title)
+                if known := self._unwritten.get(id):
+                    self._handed[id] = self._unwritten[id] = replace(known, title=title)
 
         return self._asked(rename)
 

@@ -36,9 +36,12 @@ logging.getLogger("mcp").addHandler(logging.NullHandler())  # else its warnings 
 class Connection:
     """A server that is connected, or has been. One task enters and leaves the client, as it has to."""
 
-    def __init__(self, server: ToolServer, *, log: Path, ask: Ask, call_s: float) -> None:
-        """log: takes what the server writes to standard error. ask: puts a question of its to the user."""
-        self.server, self._log, self._ask, self._call_s = server, log, ask, call_s
+    def __init__(self, server: ToolServer, *, log: Path, ask: Ask, call_s: float, end_s: float) -> None:
+        """log: takes what the server writes to standard error. ask: puts a question of its to the user.
+
+        end_s: how long it has to end when it is asked to.
+        """
+        self.server, self._log, self._ask, self._call_s, self._end_s = server, log, ask, call_s, end_s
         self._client: Client | None = None
         self._ready: asyncio.Future[None] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -81,7 +84,7 @@ class Connection:
             self._client = None
 
     def _new_client(self) -> Client:
-        way: Any = process_streams(self.server, self._log, self._closing)
+        way: Any = process_streams(self.server, self._log, self._closing, self._end_s)
         if url := self.server.url:
             asks = http_client(self.server)
             way = streamable_http_client(url, http_client=asks, max_sse_event_size=LARGEST_MESSAGE)

@@ -30,7 +30,6 @@ LARGEST_MESSAGE = 8 * 2**20  # bytes
 LARGEST_LOG = 2**18
 READ = 2**14
 PAUSE_S = 0.001  # after each message: a server that floods slows nothing but itself
-PATIENCE_S = 1.0  # for a server to end once its input has
 GONE = (BrokenResourceError, ClosedResourceError, EndOfStream)
 Incoming = SessionMessage | Exception
 Streams = tuple[ObjectReceiveStream[Incoming], ObjectSendStream[SessionMessage]]
@@ -39,17 +38,18 @@ Streams = tuple[ObjectReceiveStream[Incoming], ObjectSendStream[SessionMessage]]
 class Log:
     """A file with the last of what a server wrote that is no message; older text goes."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, most: int = LARGEST_LOG) -> None:
+        """most: bytes."""
+        self.path, self._most = path, most
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("wb")
 
     def add(self, data: bytes) -> None:
-        if self._file.tell() + len(data) > LARGEST_LOG:
+        if self._file.tell() + len(data) > self._most:
             self._file.seek(0)
             self._file.truncate()
             self._file.write(b"[older lines are left out]\n")
-        self._file.write(data[-LARGEST_LOG:])
+        self._file.write(data[-self._most :])
         self._file.flush()
 
     def close(self) -> None:
@@ -57,10 +57,12 @@ class Log:
 
 
 @asynccontextmanager
-async def process_streams(server: ToolServer, log: Path, ended: asyncio.Event) -> AsyncIterator[Streams]:
+async def process_streams(
+    server: ToolServer, log: Path, ended: asyncio.Event, end_s: float
+) -> AsyncIterator[Streams]:
     """Starts a server; yields the streams of its messages, and ends it. Raises OSError.
 
-    ended: is set when no more messages can come.
+    ended: is set when no more messages can come. end_s: how long it has to end once its input has.
     """
     process = await asyncio.create_subprocess_exec(
         shutil.which(server.command) or server.command,
@@ -87,7 +89,7 @@ async def process_streams(server: ToolServer, log: Path, ended: asyncio.Event) -
         assert process.stdin
         process.stdin.close()  # which asks it to end
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(end_s):
                 await process.wait()
         await end_with_children(process)
         for task in work:

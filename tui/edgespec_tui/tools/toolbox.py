@@ -19,6 +19,7 @@ from edgespec_tui.tools.values import Result, Tool
 if TYPE_CHECKING:
     from edgespec_tui.tools.connection import Connection
 
+END_S = 1.0  # for a server to end once its input has
 CALL_S = 120.0  # that a call may take
 STARTS = 2  # of one server: a server that has ended is started once more
 LONGEST_NAME = 64  # characters
@@ -48,9 +49,12 @@ class _Place:
 class Toolbox:
     """Owns the servers for as long as the app runs."""
 
-    def __init__(self, servers: Sequence[ToolServer], *, call_s: float = CALL_S) -> None:
+    def __init__(
+        self, servers: Sequence[ToolServer], *, call_s: float = CALL_S, end_s: float = END_S
+    ) -> None:
+        """call_s, end_s: how long a call may take, and the end of a server."""
         self._places = {one.name: _Place(one) for one in servers if not one.disabled}
-        self._call_s = call_s
+        self._call_s, self._end_s = call_s, end_s
         self.ask: Ask = nobody  # puts a server's question to the user
 
     @property
@@ -156,7 +160,8 @@ class Toolbox:
             return await self.ask(asked)
 
         log = log_of(server.name)
-        made: Connection = module.Connection(server, log=log, ask=ask, call_s=self._call_s)
+        waits = {"call_s": self._call_s, "end_s": self._end_s}
+        made: Connection = module.Connection(server, log=log, ask=ask, **waits)
         return made
 
     async def close(self) -> None:

@@ -19,8 +19,6 @@ from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.tools.loop import Decision, Proposal
 from edgespec_tui.tools.preview import preview
 
-QUIET_S = 0.8  # without a key, before the keys are for this
-GUARD_S = 0.3  # after it got the keyboard, until a key counts
 LOOK_S = 0.05
 COLOURS = {"+": "$text-success", "-": "$text-error"}
 KEYS = {"once": "y", "always": "a", "no": "n"}
@@ -38,8 +36,10 @@ class ApprovalBar(Vertical, can_focus=True):
         Binding("down", "scroll(1)", "Down", id="approval.down", show=False),
     ]
 
-    def __init__(self) -> None:
+    def __init__(self, guard_s: float) -> None:
+        """guard_s: until a key counts, after it got the keyboard."""
         super().__init__(id="approval")
+        self._guard_s = guard_s
         self._decided: asyncio.Future[Decision] | None = None
         self._keys_from = float("inf")
 
@@ -82,7 +82,7 @@ class ApprovalBar(Vertical, can_focus=True):
         self.focus()
 
     def on_focus(self, _event: events.Focus) -> None:
-        self._keys_from = time.monotonic() + GUARD_S
+        self._keys_from = time.monotonic() + self._guard_s
 
     def action_decide(self, decision: Decision) -> None:
         """Takes a key, unless it comes so soon that it was meant for the input."""

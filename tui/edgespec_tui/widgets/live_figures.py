@@ -17,7 +17,6 @@ from edgespec.core.values import Round
 from edgespec_tui.sessions.conversation import Figure
 
 NOW_S = 2.0  # live speed is that of the last two seconds
-SILENT_S = 10.0  # without a token: there is no speed
 SAMPLE_S = 0.5
 SAMPLES = 120
 PLAIN_ROUNDS = 12  # that must have been seen before their cost is trusted
@@ -32,6 +31,7 @@ class LiveFigures(Counts):
 
     plain_s: float | None = None
     speculation: bool = True
+    silent_s: float = 10.0  # without a token: there is no speed
     clock: Callable[[], float] = time.monotonic
     latest: Round | None = None
     guesser: str = ""  # the last one whose guess was accepted
@@ -90,7 +90,7 @@ class LiveFigures(Counts):
         """Returns the speed now, or of the whole answer once it has ended; None if nothing comes."""
         if self.over or self.ended or self.last is None:
             return self.tok_per_s()
-        return None if self.clock() - self.last > SILENT_S else self.now_per_s() or self.tok_per_s()
+        return None if self.clock() - self.last > self.silent_s else self.now_per_s() or self.tok_per_s()
 
     def tok_per_s(self) -> float | None:
         """Returns the speed so far, without the first token; the endpoint's own if it gave one."""

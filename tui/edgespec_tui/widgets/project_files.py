@@ -23,9 +23,9 @@ FRESH_S = 5.0  # for how long a list is used
 PASSED_OVER = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "dist"})
 
 
-def files_below(folder: Path) -> list[str]:
+def files_below(folder: Path, *, git: Sequence[str] = GIT) -> list[str]:
     """Returns the paths of a folder's files, relative to it, in order; at most MOST_FILES."""
-    command = [*GIT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
+    command = [*git, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
     try:
         ran = subprocess.run(
             command, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, timeout=GIT_S, check=True

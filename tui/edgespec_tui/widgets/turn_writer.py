@@ -68,6 +68,7 @@ class TurnWriter:
     options: AnswerOptions
     keep: Callable[[], object]  # called when there is something new to keep, twice a second
     plain_s: float | None = None  # what a token takes without a draft, if known
+    silent_s: float = 10.0  # without a token: there is no speed
     since_key: Callable[[], float] = lambda: math.inf  # seconds since the last key
     on_reading: Callable[[Reading], None] = lambda _: None
     tools: ToolLoop | None = None  # what it may call
@@ -84,7 +85,7 @@ class TurnWriter:
 
     def __post_init__(self) -> None:
         speculation = self.options.speculation
-        self.figures = LiveFigures(plain_s=self.plain_s, speculation=speculation)
+        self.figures = LiveFigures(self.plain_s, speculation, silent_s=self.silent_s)
         asked_for = {"speculation": speculation, "left_out": len(self.fitting.left_out)}
         self._calls = [*calls_of(self.turn.settings)]
         if self.tools is not None:
