@@ -1,7 +1,7 @@
 """Calls that a model without sense makes at temperature 1.5, in the notation of every family: do they fit?
 
-    python tests/benchmarks/adversarial_calls.py TEMPLATES [--model FILE.gguf] [-n 20] [--longest 400]
-        [--peer LLAMA_SERVER]
+    python tests/benchmarks/adversarial_calls.py TEMPLATES [--model FILE.gguf] [-n 20] [--first 0]
+        [--longest 400] [--peer LLAMA_SERVER]
 
 TEMPLATES is a folder of chat templates; each is served on the embedded target or another model, and asked for
 calls (`tool_choice: required`). Printed are calls, those that are no JSON, name no tool or do not fit its
@@ -75,10 +75,10 @@ def peer(program: Path, model: Path, template: Path) -> Iterator[str]:
         process.wait()
 
 
-def verdicts(url: str, n: int, longest: int) -> Counter[str]:
-    """Returns what became of n answers and their calls."""
+def verdicts(url: str, seeds: range, longest: int) -> Counter[str]:
+    """Returns what became of the answers with these seeds, and of their calls."""
     with ThreadPoolExecutor(SLOTS) as pool:
-        return sum(pool.map(partial(_verdict, url, longest), range(n)), Counter[str]())
+        return sum(pool.map(partial(_verdict, url, longest), seeds), Counter[str]())
 
 
 def _verdict(url: str, longest: int, seed: int) -> Counter[str]:
@@ -129,19 +129,21 @@ def main() -> None:
     parser.add_argument("templates", type=Path)
     parser.add_argument("--model", type=Path, default=tiny.target_path())
     parser.add_argument("-n", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first answer")
     parser.add_argument("--longest", type=int, default=400, help="tokens of an answer")
     parser.add_argument("--peer", type=Path)
     parser.add_argument("--only", default="")
     how = parser.parse_args()
+    seeds = range(how.first, how.first + how.n)
     sums = {"edgespec": Counter[str](), "llama-server": Counter[str]()}
     for template in sorted(how.templates.glob(f"*{how.only}*.jinja" if how.only else "*.jinja")):
         with tempfile.TemporaryDirectory() as folder:
             flags = ("--target", str(how.model), "--no-draft", "--chat-template-file", str(template))
             with served(Path(folder), *flags, "--ctx", "8192", "--slots", str(SLOTS)) as server:
-                found = {"edgespec": verdicts(server.url, how.n, how.longest)}
+                found = {"edgespec": verdicts(server.url, seeds, how.longest)}
         if how.peer:
             with peer(how.peer, how.model, template) as url:
-                found["llama-server"] = verdicts(url, how.n, how.longest)
+                found["llama-server"] = verdicts(url, seeds, how.longest)
         for name, counts in found.items():
             sums[name] += counts
         print(template.stem, {name: {k: v for k, v in one.items() if v} for name, one in found.items()})
