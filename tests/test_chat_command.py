@@ -192,6 +192,11 @@ def test_nonsense_is_refused_in_one_sentence_before_anything_starts(
     assert named in refused("chat", *files, *wrong, "-p", "hello")
 
 
+def test_a_pair_may_be_named_without_a_flag(home: Path) -> None:
+    assert "no pair 'qwen' is installed" in refused("chat", "qwen", "-p", "hello")
+    assert "no pair 'qwen' is installed" in refused("chat", "--pair", "qwen", "-p", "hello")
+
+
 def test_a_session_that_is_not_there_is_reported() -> None:
     for flags, named in ((["-c"], "there is no chat to continue yet"), (["-c", "x"], "no chat 'x'")):
         assert named in refused("chat", "-p", "hello", *flags, code=1)

@@ -56,7 +56,7 @@ def add(command: argparse.ArgumentParser) -> None:
     add_flags(command.add_argument_group("another server"), ENDPOINT)
     loading.add_keep_texts(command)
     flags.add_conversation(command)
-    flags.add_model(command, media=True)
+    flags.add_model(command, pair_flag=False, media=True)
     flags.add_sampling(command, longest=None)
     flags.add_speculation(command)
     flags.add_template(command)
