@@ -7,6 +7,7 @@ The sandbox keeps a template from reaching anything beyond its messages. It limi
 import datetime
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from edgespec.chat.generated import Generated
+from edgespec.chat.plain_tools import plain_tools
 from edgespec.errors import TemplateError
 from edgespec.system.limited_child import answer_within
 
@@ -25,15 +27,24 @@ from edgespec.system.limited_child import answer_within
 def rendered(template: str, values: Mapping[str, Any], now: datetime.datetime | None) -> str:
     """Returns a template's text. values: its variables. now: None is the time of asking.
 
+    If it fails on the schemas of tools, it gets plainer ones.
+
     Raises TemplateError if it is broken or refuses, MemoryError if it takes more than there is.
     """
     when = now or datetime.datetime.now()
     try:
-        return _compiled(template).render({**_given(values), "strftime_now": when.strftime})
+        return _text(template, values, when)
     except jinja2.TemplateSyntaxError as error:
         raise TemplateError(f"the chat template is broken in line {error.lineno}: {error.message}") from None
     except _REFUSALS as error:
+        if values.get("tools"):
+            with suppress(*_REFUSALS):
+                return _text(template, {**values, "tools": plain_tools(values["tools"])}, when)
         raise TemplateError(f"the chat template refuses these messages: {error}") from None
+
+
+def _text(template: str, values: Mapping[str, Any], when: datetime.datetime) -> str:
+    return _compiled(template).render({**_given(values), "strftime_now": when.strftime})
 
 
 def names_wanted(template: str) -> frozenset[str]:
