@@ -11,7 +11,7 @@ from edgespec.commands.table import table, wrapped
 from edgespec.system.other_programs import BUSY_CORES
 from edgespec_models.fit.fit import Fit, gib
 
-OFF_BY = 0.18  # how far plans were from measured speeds, on average (docs/plan.md)
+OFF_BY = 0.15  # how far plans were from measured speeds, on average (docs/plan.md)
 ROUGH = f"""Estimates for the beginning of a text, off by {OFF_BY:.0%} on average in a comparison with
 pairs in use, and by more where other programs run. Long contexts are slower."""
 ASSUMED = """How many guesses are accepted depends on pair and text; where nothing is known, 60 % are assumed
