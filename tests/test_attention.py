@@ -144,6 +144,18 @@ def test_cells_that_two_sequences_share_are_no_other_ones(
     assert json.loads(file.read_text()) == {"own": 100 * 100 + 10 * 80, "others": 10 * 100}
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_what_others_hold_does_not_change_the_attention_that_prompts_on_disk_were_read_with(
+    tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool
+) -> None:
+    """The second session of an agent read 12,500 tokens again, alone behind four slots in the first."""
+    monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(tmp_path))
+    settings = PairSettings(n_ctx=256, slots=2, threads=1, cache_disk=on_disk << 20, flash_attention=False)
+    with Pair(tiny_target, None, settings) as pair:
+        pair.target_context.score([Want(np.zeros(100, np.int32), (), 1, 0)])
+    assert (others_in_use(tiny_target, 2) == other_sequences.ASSUMED) == on_disk
+
+
 def test_what_is_measured_decides_for_a_context(model: Model) -> None:
     assert resolved(model, WIDE).flash_attention is False
     assert resolved(model, Attention(WIDE.plain, WIDE.flash)).flash_attention is True

@@ -104,7 +104,8 @@ class Pair(Closing):
         """Saves what was learned of the pair, and frees models and caches."""
         if self.settings.remember:
             save(self.known_in, self.known)
-            self.target_context.keep_others()
+            if not self.settings.cache_disk:  # prompts on disk are of no use with another kind of attention
+                self.target_context.keep_others()
         self._opened.close()
 
     @property
