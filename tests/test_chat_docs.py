@@ -16,8 +16,8 @@ ROWS = re.findall(r"^\| (.+?) \| .+? \| `([a-z_.]+)` \|$", TEXT, re.MULTILINE)
 
 
 def test_every_key_is_there_with_what_it_is_called() -> None:
-    told = set(re.findall(r"`([a-z]+\.[a-z_]+)`", TEXT))
-    lacking = [one for one in bindings() if one.id not in told]
+    documented = set(re.findall(r"`([a-z]+\.[a-z_]+)`", TEXT))
+    lacking = [one for one in bindings() if one.id not in documented]
     assert not [f"| {one.key} | {one.tooltip or one.description} | `{one.id}` |" for one in lacking]
     keys = {binding.id: binding.key for binding in bindings()}
     assert len(ROWS) > 25

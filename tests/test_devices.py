@@ -64,11 +64,11 @@ def test_other_machines_count_next_to_cards(tiny_target: Path, tiny_draft: Path)
         asked.append([device.name for device in devices])
         return Fit(True, Allotment(4096, -1, -1, {}), tuple(devices))
 
-    for cards, beside in (([CARD], [CARD.name]), ([], [])):
+    for cards, used in (([CARD], [CARD.name]), ([], [])):
         with fake_machine() as machine:
             settings = PairSettings(rpc=(machine.address,))
             at_load.fitted(tiny_target, tiny_draft, settings, cards, ask=fit)
-            assert asked[-1] == [RAM, machine.address, *beside]
+            assert asked[-1] == [RAM, machine.address, *used]
 
 
 def test_a_plan_that_a_card_had_no_memory_for_is_not_tried_again(tiny_target: Path) -> None:
@@ -82,9 +82,9 @@ def test_a_plan_that_a_card_had_no_memory_for_is_not_tried_again(tiny_target: Pa
     for failed, expected in ((0, [-1, 5, 0]), (1, [5, 0]), (2, [0]), (3, [0])):
         plans = at_load.plans(tiny_target, None, PairSettings(plans_failed=failed), [CARD], ask=fit)
         assert [settings.n_gpu_layers for settings, _ in plans] == expected
-    said = PairSettings(n_gpu_layers=11, plans_failed=1)
+    given = PairSettings(n_gpu_layers=11, plans_failed=1)
     only = Fit(True, Allotment(4096, 11, 11, {}), ())
-    plans = at_load.plans(tiny_target, None, said, [CARD], ask=lambda *_: only)
+    plans = at_load.plans(tiny_target, None, given, [CARD], ask=lambda *_: only)
     assert [settings.n_gpu_layers for settings, _ in plans] == [11]
 
 

@@ -581,7 +581,7 @@ def test_a_file_that_another_program_holds_is_read_and_its_words_are_kept(opened
 
 
 def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_stated(opened: Opened) -> None:
-    """Here its thread is held by a file that is written, and then by whoever hears of it."""
+    """Here its thread is held by a file that is written, and then by whoever is notified."""
     asked, answers = Event(), Event()
 
     def held(_: str) -> None:

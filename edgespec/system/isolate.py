@@ -130,7 +130,7 @@ def cause_of_death(
 ) -> str | None:
     """Returns why a child died, in a sentence; None if it ended by itself.
 
-    noise: what C code printed. kills_before: what `kills` said when the child was started, if known.
+    noise: what C code printed. kills_before: what `kills` returned when the child was started, if known.
     """
     if code == LOST and (lost := lost_sentence(noise)):
         return lost
