@@ -171,10 +171,8 @@ class Step:
         wanted = batch.total + filling
         if len(slots) < len(batch.least):  # somebody had to wait
             return
-        plain = batch.total == batch.streams
-        if (
-            plain and not self._costs.settled or self._costs.light and evaluated == 1
-        ):  # see `Costs.note_plain`
+        plain, costs = batch.total == batch.streams, self._costs  # a light target's: see `Costs.note_plain`
+        if plain and not costs.settled or costs.light and evaluated == 1:
             return
         together = len(wants) == 1 or self._contexts["target"].batches  # else rows cost as if alone
         going_on = [slot for slot in slots if slot.seq not in self._prompts]
