@@ -9,7 +9,7 @@ from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.record import Gain, Record
-from edgespec.core.values import LONGEST_DRAFT, Ask
+from edgespec.core.values import LONGEST_DRAFT, Ask, Round
 
 TOKENS = np.arange(5, dtype=np.int32)
 MEMORY_BOUND = {1: 1.0, 4: 1.2, 8: 1.5, 16: 3.0, 49: 9.0}
@@ -46,3 +46,8 @@ def wanted(reach: tuple[float, ...], n: int = 0, otherwise: tuple[float, ...] = 
 def drawn(reach: float, n: int) -> Ask:
     """Returns the question whether a guess may be drawn behind n others, of what was evaluated."""
     return Ask("draft", TOKENS, (1,) * n, 0, (reach,))
+
+
+def round_of(tokens: int) -> Round:
+    """Returns a round that brought so many tokens, all but the last of them guessed."""
+    return Round((1,) * tokens, "", tokens, tokens - 1, ())
