@@ -19,12 +19,10 @@ from edgespec.core.drafters import Offer, offer
 from edgespec.core.loop import Rows, Want
 from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
-from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.odds import Odds, proportional
 from edgespec.core.pace.pace import FixedLength
 from edgespec.core.pace.record import Record
 from edgespec.core.pace.tuning import TUNING
-from edgespec.core.pace.worth import break_even
 from edgespec.core.values import Ask, Judged, Round
 
 EVERYWHERE = pytest.mark.parametrize(
@@ -518,14 +516,3 @@ def test_a_wrong_idea_of_plain_decoding_does_not_last() -> None:
         played = bench.play(stream(0.0, seed), n_tokens=256)
         assert sum(r.drafted > 0 for r in played.rounds) < 20
         assert played.ended[-1] - played.ended[0] < 256 * bench.one / 0.96
-
-
-def test_how_good_guesses_have_to_be_follows_from_what_they_cost() -> None:
-    """By hand, for a machine on which each further row costs 0.7 of one: a draft of one token pays first."""
-    target = CostTable({n: 1 + 0.7 * (n - 1) for n in (1, 2, 4, 8, 16, 32)}, slope=0.0)
-    found = break_even(Costs(target, CostTable({1: 0.2}, slope=0.0)), drafts=True)
-    assert (found.two, found.guess) == (pytest.approx(1.7), pytest.approx(0.2))
-    assert found.least == pytest.approx(0.9, abs=0.01) and found.least_free == pytest.approx(0.7, abs=0.01)
-    assert break_even(Costs(target, CostTable({1: 0.2}, slope=0.0)), drafts=False).least == found.least_free
-    steep = CostTable({1: 1.0, 2: 2.5, 63: 78.5}, slope=0.0)
-    assert break_even(Costs(steep, CostTable({1: 0.2}, slope=0.0)), drafts=True).least == 1.0

@@ -160,6 +160,16 @@ def test_the_slope_gets_the_part_of_an_error_that_context_has_in_what_was_expect
     assert flat.slope == 0.0
 
 
+def test_rows_that_share_the_reading_of_a_context_add_what_was_found_of_them() -> None:
+    """Four rows as much as two, and 63 as much as ten; between these, and past them by the row."""
+    table = CostTable({1: 1.0}, slope=0.1, reach={1: 1.0, 4: 2.0, LARGEST: 10.0})
+    added = [table.seconds(n, 1000) - table.seconds(n) for n in (1, 2, 4, LARGEST, 2 * LARGEST)]
+    assert added == pytest.approx([0.1, 0.1 * 4 / 3, 0.2, 1.0, 2.0])
+    for up_to in (2, 5, LARGEST, 100):
+        assert table.curve(up_to, 1000)[1:3] == pytest.approx([1.1, 2 + 0.1 * 4 / 3])
+        assert table.curve(up_to, 1000).size == up_to + 1
+
+
 def test_what_context_adds_is_told_from_what_rows_cost() -> None:
     """Behind 2,000 tokens, four rows take 0.4 more at a slope of 0.05: no error, whatever the level."""
     for plain in (True, False):

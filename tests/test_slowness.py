@@ -57,6 +57,9 @@ def test_two_steps_on_two_sides_or_next_to_the_level_or_of_other_streams_say_not
     assert plain(Slowness(), 1.2, 0.8).level == pytest.approx(level * (0.8 / level) ** DRIFT)
     near = math.exp(0.9 * SURE)
     assert plain(Slowness(), near, near).level < math.exp(2 * DRIFT * SURE)
+    slow = plain(Slowness(level=2.0), 2 * near)
+    level_then = slow.level
+    assert plain(slow, 2.4).level == pytest.approx(level_then * (2.4 / level_then) ** DRIFT)
     assert plain(plain(Slowness(), 1.2), 1.2, n=4).level == pytest.approx(level * (1.2 / level) ** DRIFT)
 
 

@@ -60,6 +60,17 @@ def test_guesses_pay_from_the_share_that_is_stated(table: str, at_once: bool) ->
     assert free.guess == 0 and free.least == free.least_free == found.least_free
 
 
+def test_how_good_guesses_have_to_be_follows_from_what_they_cost() -> None:
+    """By hand, for a machine on which each further row costs 0.7 of one: a draft of one token pays first."""
+    target = CostTable({n: 1 + 0.7 * (n - 1) for n in (1, 2, 4, 8, 16, 32)}, slope=0.0)
+    found = break_even(Costs(target, CostTable({1: 0.2}, slope=0.0)), drafts=True)
+    assert (found.two, found.guess) == (pytest.approx(1.7), pytest.approx(0.2))
+    assert found.least == pytest.approx(0.9, abs=0.01) and found.least_free == pytest.approx(0.7, abs=0.01)
+    assert break_even(Costs(target, CostTable({1: 0.2}, slope=0.0)), drafts=False).least == found.least_free
+    steep = CostTable({1: 1.0, 2: 2.5, 63: 78.5}, slope=0.0)
+    assert break_even(Costs(steep, CostTable({1: 0.2}, slope=0.0)), drafts=True).least == 1.0
+
+
 @EVERY
 def test_the_gain_at_load_is_that_of_the_best_length_with_the_share_that_is_assumed(table: str) -> None:
     costs = costs_of(table, 0.3)
