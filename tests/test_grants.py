@@ -74,7 +74,7 @@ def test_a_draft_that_cannot_pay_is_not_asked_for_some_rounds() -> None:
 def test_where_a_try_is_dear_one_token_is_guessed_that_is_not_verified() -> None:
     """For what that may cost: at first for half a token time."""
     record = Record()
-    costs = costs_of(DEAR, 0.11)
+    costs = costs_of({n: 2 * seconds for n, seconds in DEAR.items()}, 0.22)
     controller = controller_of(costs, record)
     silent = 0
     while controller.grants_step(wanted(LIKELY), 1):
@@ -137,6 +137,22 @@ def test_a_try_is_as_long_as_what_it_may_lose_allows() -> None:
             raise AssertionError(f"more than {length}")
         assert granted == (length > 0)
         assert not length or controller.grants_step(drawn(0.0, length - 1), 0), length
+
+
+def test_a_try_of_a_head_is_long_enough_for_what_it_takes_once() -> None:
+    """Seven guesses are the best if they cost nothing, and 15 if all of them take nine tenths of a token."""
+    for once, length in ((0.001, 7), (0.9, 15)):
+        costs = replace(costs_of(MEMORY_BOUND, once), at_once=True)
+        controller = controller_of(costs, Record(model=Gain(0.0, 99.0)))
+        assert controller.grants_step(wanted((0.35,) * 15), 1)
+        assert controller.grants_step(drawn(0.0, length - 1), 0)
+        assert not controller.grants_step(drawn(0.0, length), 0)
+
+
+def test_a_draft_is_not_tried_where_there_is_a_guess_that_pays() -> None:
+    for otherwise, granted in (((0.9,), False), ((0.05,), True)):
+        controller = controller_of(costs_of(MEMORY_BOUND, 0.05), Record())
+        assert controller.grants_step(wanted((0.1,), otherwise=otherwise), 1) == granted
 
 
 def test_what_the_cheapest_try_takes_is_known_from_then_on() -> None:
