@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from pacing import MEMORY_BOUND, TOKENS, controller_of, costs_of, next_round, proven, round_of, wanted
+from pacing import MEMORY_BOUND, TOKENS, controller_of, costs_of, drawn, next_round, proven, round_of, wanted
 
 from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import SURPRISE
@@ -129,9 +130,9 @@ def test_plain_decoding_is_timed_without_drafts_and_offers_behind_rounds_that_se
         for i in range(5):
             record.since_plain = 1 if i else 10_000
             next_round(controller, costs)
-            granted.append((controller.grants_step(wanted(LIKELY), 1), controller.offer(free)[1]))
+            granted.append((controller.grants_step(wanted(LIKELY), 1), controller.offer(free)))
         plain = settling + 1
-        assert granted == [(False, ())] * plain + [(True, (0.99,))] * (5 - plain)
+        assert granted == [(False, (0, ()))] * plain + [(True, (0, (0.99,)))] * (5 - plain)
 
 
 def test_plain_decoding_is_timed_where_evaluations_are_not_as_expected() -> None:
@@ -177,3 +178,42 @@ def test_nobody_pauses_where_looking_does_not_show() -> None:
     controller = controller_of(costs_of({1: TUNING.felt_s}, 0.1), Record())
     assert [controller.looks() for _ in range(9)] == [True] * 9
     assert controller.record.watch == Watch()
+
+
+def decisions(
+    points: dict[int, float], unit: float, step: float, *, at_once: bool
+) -> tuple[list[object], Record]:
+    """Returns what a stream is granted over some rounds if a token takes so many seconds, and its record."""
+    rng, record, found = np.random.default_rng(1), Record(), list[object]()
+    costs = costs_of({n: unit * seconds for n, seconds in points.items()}, unit * step)
+    costs = replace(costs, at_once=at_once, rereads=at_once)
+    controller = Controller(lambda streams: record, max_tokens=2000)
+    for i in range(80):
+        batch = next_round(controller, costs)
+        lag, reach = int(rng.integers(1, 40)), tuple(np.cumprod(rng.uniform(0.4, 1, 9)).tolist())
+        found += [controller.drafts(), controller.window(40 * lag)]
+        n = 0
+        while n < 9 and controller.grants_step(wanted(reach[n:], n), lag if n == 0 else 1):
+            controller.drafted()
+            if not controller.grants_step(drawn(reach[n], n), 0):
+                break
+            n += 1
+        offered = controller.offer(Ask("target", TOKENS, (1,) * 9, 10, reach))
+        if not n:
+            controller.took(2, 1.2)
+        if i % 9 == 0:
+            controller.read(0.5 * unit)
+            controller.rewound(0.25 * unit)
+        batch.take(0, n)
+        accepted = int(rng.integers(0, n + 1))
+        gain = controller.observe(round_of(1 + accepted), float(rng.integers(2, 9)) / 4 * unit)
+        found += [n, offered, gain]
+    return found, record
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize(("points", "step"), [(MEMORY_BOUND, 0.0625), (DEAR, 0.125), (HOPELESS, 0.125)])
+def test_all_is_weighed_in_single_tokens(points: dict[int, float], step: float, at_once: bool) -> None:
+    """A machine that takes 64 times as long for everything decides alike."""
+    quick, slow = (decisions(points, unit, step, at_once=at_once) for unit in (1.0, 64.0))
+    assert quick == slow

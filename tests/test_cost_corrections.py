@@ -165,7 +165,7 @@ def test_rows_that_share_the_reading_of_a_context_add_what_was_found_of_them() -
     table = CostTable({1: 1.0}, slope=0.1, reach={1: 1.0, 4: 2.0, LARGEST: 10.0})
     added = [table.seconds(n, 1000) - table.seconds(n) for n in (1, 2, 4, LARGEST, 2 * LARGEST)]
     assert added == pytest.approx([0.1, 0.1 * 4 / 3, 0.2, 1.0, 2.0])
-    for up_to in (2, 5, LARGEST, 100):
+    for up_to in (2, 5, LARGEST, LARGEST + 1, 100):
         assert table.curve(up_to, 1000)[1:3] == pytest.approx([1.1, 2 + 0.1 * 4 / 3])
         assert table.curve(up_to, 1000).size == up_to + 1
 
