@@ -212,7 +212,7 @@ def test_dry_is_llama_cpps_on_a_real_vocabulary(breakers: tuple[str, ...], tiny_
         assert changed > 8
 
 
-@pytest.mark.parametrize("texts", [("a",), ("ab", "\n"), ("aab", "ba", "abab"), ("ä", "x" * 50)])
+@pytest.mark.parametrize("texts", [("a",), ("aa",), ("ab", "\n"), ("aab", "ba", "abab"), ("ä", "x" * 50)])
 def test_breakers_are_found_by_looking_at_every_token(texts: tuple[str, ...]) -> None:
     """It looked at all tokens for every breaker: 64 long ones took a minute on a vocabulary of 152,000."""
     pieces = [
