@@ -23,6 +23,8 @@ from edgespec.core.loop import NO_ROWS
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.values import Ask, Draft, Judged, Reach
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
+from edgespec.grammar.grammar import Grammar
+from edgespec.grammar.matchers import Matchers
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling, point_mass
 
 V = 5
@@ -588,6 +590,17 @@ class Offering:
 
     def learn(self, judged: Judged) -> None:
         self.heard.append(judged)
+
+
+def test_an_offer_is_drafted_as_far_as_the_grammar_allows_it() -> None:
+    """What is rejected for certain is not evaluated, and an offer that fits goes before a longer one."""
+    pieces = [b"a", b"b", b"c", b""]
+    grammar = Matchers(lambda shown: pieces, frozenset({3}), 4)
+    for expression, wanted in (("[ab]+", (0, 1)), ("[abc]+", (0, 1, 2)), ("b+", (1, 1)), ("c+", ())):
+        offers = Offering("long", [0, 1, 2], 0.9), Offering("short", [1, 1], 0.9)
+        masks = grammar.masks(Grammar("regex", expression), 2)
+        draft, asks = drafted(Competition(offers, masks=masks), [0, 1], 4)
+        assert (draft.tokens, len(draft.probs), asks) == (wanted, len(wanted), [])
 
 
 def test_the_offer_that_promises_most_tokens_is_taken() -> None:

@@ -250,6 +250,8 @@ def test_lengths_of_repetitions_are_those_of_comparing_one_by_one() -> None:
     """A text of equal tokens was compared place by place: 30,000 of them took 4 s for every row."""
     rng = np.random.default_rng(3)
     texts = [rng.integers(0, 2, n) for n in (1, 2, 40, 200)] + [np.tile([1, 2, 3], 50), np.ones(90, int)]
+    block = rng.permutation(50)
+    texts += [np.concatenate([block, [7], block[:45], block, [8, 9], block[:45]]), np.tile(block, 3)[4:]]
     for last in texts:
         for limit in (3, 33, 1000):
             wanted = []
