@@ -48,7 +48,7 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
         unwritten = sessions.close()
-        if arguments.prompt is None or sessions.storage.was_open:  # else nobody expects it to be saved
+        if arguments.prompt is None or sessions.file.was_open:  # else nobody expects it to be saved
             rescue(unwritten, lambda sentence: _tell(f"edgespec: {sentence}"))
 
 

@@ -11,8 +11,7 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, Eng
 from edgespec_tui.plain.plain import PlainChat
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.export import export, title_of
-from edgespec_tui.sessions.rows import Listed, ago
-from edgespec_tui.sessions.search import short_name_of
+from edgespec_tui.sessions.listed import Listed, short_name_of
 from edgespec_tui.settings import slash_commands
 from edgespec_tui.settings.slash_commands import CHANGES, on_or_off
 from edgespec_tui.settings.system_prompts import SystemPrompts
@@ -227,11 +226,9 @@ def listing(sessions: list[Listed], *, now: float | None = None) -> str:
     """Returns sessions, one a line: name, age, title, and where it was found."""
     now = time.time() if now is None else now
     lines = []
-    for session in sessions:
-        found = f" | {session.excerpt}" if session.excerpt else ""
-        age = ago(now - session.changed)
-        text = without_controls(f"{session.title or 'Untitled'}{found}")
-        lines.append(f"{short_name_of(session.id)}  {age:>10}  {text}")
+    for one in sessions:
+        text = without_controls(" | ".join(filter(None, [one.heading, one.excerpt])))
+        lines.append(f"{short_name_of(one.id)}  {one.age(now):>10}  {text}")
     return "\n".join(lines) or "No chats found."
 
 

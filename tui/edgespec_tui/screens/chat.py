@@ -274,7 +274,7 @@ class ChatScreen(ConversationScreen):
 
     def action_saved(self) -> None:
         """Says where this chat is saved, to hands that save by habit."""
-        storage = self.context.sessions.storage
+        storage = self.context.sessions.file
         saves = storage.was_open and not storage.failing
         where = "is saved as it goes (Ctrl+O lists all)" if saves else "is not saved"
         self.tell(f"This chat {where}. /export writes it to a file.")

@@ -18,8 +18,7 @@ from textual.widgets.option_list import Option
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.rows import Listed, ago
-from edgespec_tui.sessions.search import words_of
+from edgespec_tui.sessions.listed import Listed, words_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.terminal.shown_text import Content, visible
 from edgespec_tui.widgets.key_line import KeyLine
@@ -73,7 +72,7 @@ class SessionsScreen(ModalScreen[int | None]):
         except SessionError as error:
             self._note(str(error))
             return
-        self._titles = {one.id: one.title or "Untitled" for one in found}
+        self._titles = {one.id: one.heading for one in found}
         options = self.query_one(OptionList)
         before = options.highlighted
         options.clear_options()
@@ -84,9 +83,9 @@ class SessionsScreen(ModalScreen[int | None]):
         self._note("" if found else "Nothing found." if query else "There are no chats yet.")
 
     def _line(self, one: Listed, words: Sequence[str]) -> Content:
-        when = ago(time.time() - one.changed).rjust(10)
+        when = one.age(time.time()).rjust(10)
         here = " (open)" if one.id == self._talk.id else ""
-        title = marked(Content(one.title or "Untitled"), words)
+        title = marked(Content(one.heading), words)
         asked = f"{one.questions} {'question' if one.questions == 1 else 'questions'}"
         about = " · ".join(filter(None, (asked, one.model, one.excerpt or one.beginning)))
         below = marked(Content.styled(about, "dim"), words)

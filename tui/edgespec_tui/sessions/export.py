@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.sessions.search import name_of
+from edgespec_tui.sessions.listed import name_of
 from edgespec_tui.tools.values import CALLS, calls_of
 
 FORMAT = "edgespec-session"
