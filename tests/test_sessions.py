@@ -308,14 +308,14 @@ def test_a_deleted_session_can_be_brought_back_until_the_program_ends(opened: Op
     talk = talked()
     sessions = kept(opened, talk)
     assert talk.id is not None
-    sessions.deleted(talk.id, talk.title).result(SOON_S)
+    sessions.deleted(talk.id).result(SOON_S)
     assert sessions.searched().result(SOON_S) == []
     assert sessions.searched("lock").result(SOON_S) == []
     with pytest.raises(SessionError, match="there is no chat"):
         sessions.loaded(talk.id).result(SOON_S)
     assert sessions.undone().result(SOON_S) == talk.title
     assert titles(sessions.searched("lock").result(SOON_S)) == ["What is a lock?"]
-    sessions.deleted(talk.id, talk.title).result(SOON_S)
+    sessions.deleted(talk.id).result(SOON_S)
     sessions.close()
     again = opened()
     with pytest.raises(SessionError, match="nothing was deleted"):
@@ -344,7 +344,7 @@ def test_a_session_open_twice_is_read_only_in_the_second_window(opened: Opened) 
     assert copy.read_only and copy.path() == talk.path()
     copy.add("user", "not kept", parent=2)
     second.save(copy)
-    for refused in (second.deleted(talk.id, ""), second.renamed(talk.id, "mine")):
+    for refused in (second.deleted(talk.id), second.renamed(talk.id, "mine")):
         with pytest.raises(SessionError, match="is open in another window"):
             refused.result(SOON_S)
     talk.add("user", "kept", parent=2)
@@ -439,24 +439,28 @@ def test_a_file_that_is_not_for_us_is_left_alone_and_the_chat_goes_on(
 
 def test_a_file_of_the_first_format_keeps_its_chats_and_loses_its_index(opened: Opened) -> None:
     talk = talked("The password is zyxwvutsrq")
-    kept(opened, talk).close()
+    kept(opened, talk, talked("gone")).close()
     path = opened.folder / "sessions.db"
     with closing(sqlite3.connect(path)) as file:
         file.executescript(
+            "ALTER TABLE sessions ADD COLUMN deleted REAL;"
             "CREATE VIRTUAL TABLE words USING fts5(text, tokenize = 'trigram');"
             "CREATE TRIGGER words_go AFTER DELETE ON turns "
             "BEGIN DELETE FROM words WHERE rowid = old.row; END;"
             "INSERT INTO words (rowid, text) SELECT row, text FROM turns; PRAGMA user_version = 1;"
+            "UPDATE sessions SET deleted = 9.0 WHERE title = 'gone'"
         )
     before = path.stat().st_size
     sessions = opened()
     assert titles(sessions.searched("zyxwv").result(SOON_S)) == [talk.title]
+    assert titles(sessions.searched().result(SOON_S)) == [talk.title]
     assert talk.id is not None and sessions.loaded(talk.id).result(SOON_S) == talk
     sessions.leave(talk)
     with closing(session_file.connected(session_file.copy_of(path))) as copy:
         assert copy.execute("PRAGMA user_version").fetchone() == (1,), "it was copied as it was"
-    talk.read_only = False
-    sessions.deleted(talk.id, talk.title).result(SOON_S)
+    sessions.deleted(talk.id).result(SOON_S)
+    assert sessions.undone().result(SOON_S) == talk.title
+    sessions.deleted(talk.id).result(SOON_S)
     sessions.close()
     assert path.stat().st_size < before and not opened.notices
     left = b"".join(found.read_bytes() for found in opened.folder.glob("sessions*"))
@@ -638,7 +642,7 @@ def test_the_last_copy_takes_the_place_of_a_damaged_file(opened: Opened) -> None
     talks = [talked(f"number {i} " + "q" * 3000) for i in range(20)]
     sessions = kept(opened, *talks)
     assert talks[3].id is not None
-    sessions.deleted(talks[3].id, "").result(SOON_S)
+    sessions.deleted(talks[3].id).result(SOON_S)
     os.link(opened.folder / "sessions.db", opened.folder / "copy.db")
     with closing(sqlite3.connect(opened.folder / "sessions.db")) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -748,7 +752,7 @@ def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path, windows: int)
         for _ in range(windows - 1):
             second = open_windows.enter_context(closing(Sessions(tmp_path, on_notice=lambda _: None)))
             assert second.searched("zyxwv").result(SOON_S)
-        sessions.deleted(talk.id, "").result(SOON_S)
+        sessions.deleted(talk.id).result(SOON_S)
         sessions.close()
         left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"This stays" in left

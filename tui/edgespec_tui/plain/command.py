@@ -43,7 +43,7 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
     sessions = open_sessions(arguments, on_notice=lambda sentence: _tell(f"edgespec: {sentence}"))
     try:
         if arguments.list is not None:
-            print(listing(sessions.searched(arguments.list, limit=-1).result()))
+            print(listing(sessions.searched(arguments.list).result()))
             return 0
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:

@@ -207,7 +207,7 @@ class PlainLines:
             raise SettingError("this chat is open: start a new one with /clear, then delete it")
         assert found.id is not None
         self._chat.sessions.leave(found)
-        self._chat.sessions.deleted(found.id, title_of(found)).result()
+        self._chat.sessions.deleted(found.id).result()
         self._chat.tell(f"Deleted {title_of(found)!r}; /undelete restores it until you quit.")
 
     def _undelete(self) -> None:

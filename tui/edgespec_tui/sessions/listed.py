@@ -17,7 +17,7 @@ LIST = (
     "SELECT s.id, title, settings, changed, "
     "(SELECT count(*) FROM turns WHERE session = s.id AND role = 'user'), "
     f"coalesce((SELECT model {LAST}), ''), coalesce((SELECT substr(text, 1, {BEGINNING}) {LAST}), '') "
-    "FROM sessions s WHERE deleted IS NULL"
+    "FROM sessions s"
 )
 
 

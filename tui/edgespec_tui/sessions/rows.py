@@ -11,6 +11,7 @@ from typing import Any
 
 from edgespec_tui.sessions.conversation import Conversation, Turn
 
+Taken = list[tuple[str, Sequence[Any]]]  # rows of a session, each with the name of its table
 COLUMNS = tuple(one.name for one in fields(Turn))  # of a turn: its fields
 AS_JSON = ("runs", "figures", "settings")
 WRITE_TURN = (
@@ -48,12 +49,12 @@ def clean(text: str) -> str:
 
 
 def read(connection: sqlite3.Connection, id: int) -> Conversation | None:
-    """Returns a session, or None if no session has this number (or it is deleted).
+    """Returns a session, or None if no session has this number.
 
     Raises ValueError, TypeError or AttributeError for rows that this program did not write so.
     """
     row = connection.execute(
-        "SELECT title, system, settings, head FROM sessions WHERE id = ? AND deleted IS NULL", (id,)
+        "SELECT title, system, settings, head FROM sessions WHERE id = ?", (id,)
     ).fetchone()
     if row is None:
         return None
@@ -74,3 +75,21 @@ def _turn(row: Sequence[Any]) -> Turn:
     runs, figures, settings = (json.loads(values[name]) for name in AS_JSON)
     read = {"runs": tuple((str(source), int(n)) for source, n in runs)}
     return Turn(**{**values, **read, "figures": dict(figures), "settings": dict(settings)})
+
+
+def take_out(connection: sqlite3.Connection, id: int) -> Taken:
+    """Deletes a session; returns what `put_back` needs."""
+    taken: Taken = []
+    for table, key in (("sessions", "id"), ("turns", "session")):
+        rows = connection.execute(f"SELECT * FROM {table} WHERE {key} = ?", (id,))
+        taken += [(table, row) for row in rows]
+    connection.execute("DELETE FROM sessions WHERE id = ?", (id,))  # its turns go with it
+    return taken
+
+
+def put_back(connection: sqlite3.Connection, taken: Taken) -> str:
+    """Brings back what `take_out` has returned; returns its title."""
+    for table, row in taken:
+        connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+    (_, (_, title, *_)), *_ = taken
+    return str(title)

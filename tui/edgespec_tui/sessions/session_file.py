@@ -35,8 +35,7 @@ CREATE TABLE IF NOT EXISTS sessions (
     settings TEXT NOT NULL,  -- JSON: `Conversation.saved`
     head INTEGER,
     created REAL NOT NULL,   -- seconds since 1970
-    changed REAL NOT NULL,
-    deleted REAL             -- when; it can be undone until the program ends
+    changed REAL NOT NULL
 );
 CREATE TABLE IF NOT EXISTS turns (
     row INTEGER PRIMARY KEY,
@@ -54,9 +53,15 @@ CREATE TABLE IF NOT EXISTS turns (
     created REAL NOT NULL,   -- when it was written last
     UNIQUE (session, id)
 );
-DROP TRIGGER IF EXISTS words_go;  -- format 1 had an index of all texts, three times as large as they are
-DROP TABLE IF EXISTS words;
 PRAGMA application_id = {APPLICATION};
+PRAGMA user_version = {FORMAT};
+COMMIT;
+"""
+FROM_FORMAT_1 = f"""
+BEGIN IMMEDIATE;
+DROP TRIGGER IF EXISTS words_go;
+DROP TABLE IF EXISTS words;  -- an index of all texts, three times as large as they are
+DELETE FROM sessions WHERE deleted IS NOT NULL;  -- when; that column is not used any more
 PRAGMA user_version = {FORMAT};
 COMMIT;
 """
@@ -192,11 +197,11 @@ def opened(path: Path | None, *, busy_s: float = BUSY_S) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = NORMAL")  # a power cut costs seconds, never the file
         with suppress(sqlite3.OperationalError):  # two programs that do this at once: the next one does
             connection.execute("PRAGMA journal_mode = WAL")
-        if version < FORMAT:
-            if version and path is not None:
-                _copied(connection, copy_of(path))
+        if version == 0:
             connection.executescript(TABLES)
-        if 0 < version < FORMAT:
+        elif version < FORMAT and path is not None:
+            _copied(connection, copy_of(path))
+            connection.executescript(FROM_FORMAT_1)
             with suppress(sqlite3.OperationalError):  # no room for it, or another window has the file
                 connection.execute("VACUUM")
     except BaseException:
@@ -278,7 +283,7 @@ def _replaced(path: Path, error: sqlite3.Error, *, now: float) -> str:
     then = "a new one is started"
     with suppress(sqlite3.Error, OSError), closing(connected(copy_of(path))) as last:
         _check(last)
-        (n,) = last.execute("SELECT count(*) FROM sessions WHERE deleted IS NULL").fetchone()
+        (n,) = last.execute("SELECT count(*) FROM sessions").fetchone()
         _copied(last, path)
         then = f"its last copy, with {n} chat{'s'[: n != 1]}, takes its place"
     return f"the chats in {path.name} are damaged ({error}): the file is kept as {aside}, and {then}"

@@ -14,7 +14,6 @@ tried again with whatever is saved or asked next, and is handed back by `close`.
 from __future__ import annotations
 
 import atexit
-import json
 import queue
 import secrets
 import sqlite3
@@ -35,7 +34,6 @@ from edgespec_tui.sessions.listed import NAME_BITS, Listed, short_name_of, the_o
 from edgespec_tui.sessions.lock import lock_of, unlocked
 from edgespec_tui.sessions.session_file import BUSY_S, SessionFile, opened
 
-DAY_S = 86400.0
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -97,7 +95,7 @@ class Sessions:
         self._clock = clock
         self._lock = threading.Lock()  # of the next
         self._held: dict[int, Held] = {}  # what was handed over last, last
-        self._deleted: list[tuple[int, str]] = []  # in this run, with titles; the thread's own
+        self._deleted: list[tuple[int, rows.Taken]] = []  # in this run; the thread's own
         self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="sessions", daemon=True)
         self._thread.start()
@@ -227,46 +225,45 @@ class Sessions:
 
         Raises SessionError if another window has it.
         """
-        title = " ".join(title.split())
-        self._change(id, "UPDATE sessions SET title = ? WHERE id = ?", rows.clean(title))
+        title = rows.clean(" ".join(title.split()))
+        self._change(id, lambda file: file.execute("UPDATE sessions SET title = ? WHERE id = ?", (title, id)))
         with self._lock:
             if (held := self._held.get(id)) and held.talk is not held.written:
                 held.talk = replace(held.talk, title=title)
 
     @on_its_thread
-    def deleted(self, id: int, title: str) -> None:
+    def deleted(self, id: int) -> None:
         """Deletes a session; until the program ends, `undone` brings it back.
 
         Raises SessionError if another window has it open.
         """
-        self._change(id, "UPDATE sessions SET deleted = ? WHERE id = ?", self._clock())
+        self._deleted.append((id, self._change(id, lambda file: rows.take_out(file, id))))
         self._let_go(id)
-        self._deleted.append((id, title))
 
     @on_its_thread
     def undone(self) -> str:
         """Undoes the last deletion of this run; gives its title. Raises SessionError if there is none."""
         if not self._deleted:
             raise SessionError("nothing was deleted since the start")
-        id, title = self._deleted[-1]
-        self._change(id, "UPDATE sessions SET deleted = ? WHERE id = ?", None)
+        id, taken = self._deleted[-1]
+        title = self._change(id, lambda file: rows.put_back(file, taken))
         self._deleted.pop()
         return title
 
-    def _change(self, id: int, statement: str, value: str | float | None) -> None:
-        """Changes the row of a session, unless another window has it open. Raises SessionError."""
+    def _change(self, id: int, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """Changes the rows of a session, unless another window has it open. Raises SessionError."""
         release = unlocked if id in self._held else lock_of(self._locks, id)
         if release is None:
             raise SessionError(f"chat {short_name_of(id)} is open in another window: close it there first")
         try:
-            self.file.do(lambda file: file.execute(statement, (value, id)))
+            return self.file.do(work)
         finally:
             release()
 
     # -- the thread
 
     def close(self, timeout: float = 2 * BUSY_S) -> list[Conversation]:
-        """Writes what is left, removes what was deleted, and ends the thread.
+        """Writes what is left, and ends the thread.
 
         Returns the conversations that could not be written whole: only this process has them. A file that
         another program holds is waited for as long as ever; a disk that does not answer, until `timeout`.
@@ -282,23 +279,12 @@ class Sessions:
         while (job := self.jobs.get()) is not None:
             job()
         self.write()
-        if not self._unwritten():
-            with suppress(SessionError):
-                self.file.do(self._purge)
         self.file.close()
         for held in self._held.values():
             held.release()
 
-    def _purge(self, file: sqlite3.Connection) -> None:
-        """Removes what was deleted in this run, and what another one left a day ago."""
-        file.execute(
-            "DELETE FROM sessions WHERE deleted < ? "
-            "OR deleted IS NOT NULL AND id IN (SELECT value FROM json_each(?))",
-            (self._clock() - DAY_S, json.dumps([id for id, _ in self._deleted])),
-        )
-
     def write(self) -> None:
-        """Writes what is not written yet; what cannot be stays so. The thread's own, as the next."""
+        """Writes what is not written yet; what cannot be stays so."""
         if not (talks := [(held, held.talk) for held in self._unwritten()]):
             return
 
