@@ -60,7 +60,7 @@ COMMIT;
 FROM_FORMAT_1 = f"""
 BEGIN IMMEDIATE;
 DROP TRIGGER IF EXISTS words_go;
-DROP TABLE IF EXISTS words;  -- an index of all texts, three times as large as they are
+DROP TABLE IF EXISTS words;  -- an index of all texts, five times as large as they are
 DELETE FROM sessions WHERE deleted IS NOT NULL;  -- when; that column is not used any more
 PRAGMA user_version = {FORMAT};
 COMMIT;
