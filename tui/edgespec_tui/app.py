@@ -329,6 +329,7 @@ class ChatApp(GuardedApp):
         """Reads the settings anew; they apply to new chats, keys and colours at once."""
         settings, complaints = read(file, known=self._known)
         self.context.settings = settings
+        self.context.toolbox.most_rounds = settings.tool_rounds
         self._notices += complaints
         self.set_keymap(dict(settings.keys))
         self.theme = settings.theme or self.usual_theme

@@ -75,7 +75,6 @@ def _talk(
         )
         if talking or arguments.tools is not None:
             chat.toolbox = open_toolbox(arguments, beginning.settings)
-            chat.tool_rounds = beginning.settings.tool_rounds
         chat.decide = partial(by_rule, arguments.approve)
         if talking:
             lines = ToolLines(input, chat.tell)

@@ -4,22 +4,25 @@ A waiting question is shown, can be taken back, and is asked when the answer bef
 If that was stopped or failed, waiting questions go back into the input: nothing is asked on a wrong basis.
 """
 
+from __future__ import annotations
+
 import asyncio
 import contextlib
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.worker import Worker, WorkerCancelled
 
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.local.attach import Progress
 from edgespec_tui.endpoint.attached import in_thread
-from edgespec_tui.screens.chat_context import AnswerStage
-from edgespec_tui.sessions.context_fit import fit, left_out_before
+from edgespec_tui.sessions.context_fit import fit
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.loop import ToolLoop
+from edgespec_tui.tools.offer import offer
 from edgespec_tui.tools.values import calls_of
 from edgespec_tui.widgets.attached_resources import with_attachments
 from edgespec_tui.widgets.live_figures import LiveFigures
@@ -29,13 +32,14 @@ from edgespec_tui.widgets.thumbnail import thumbnail_of
 from edgespec_tui.widgets.turn_view import AnswerView, QuestionView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
-INTERRUPTED = "interrupted before it began"
+if TYPE_CHECKING:
+    from edgespec_tui.screens.conversation_screen import ConversationScreen
 
 
 class AnswerQueue:
     """The answer in progress on a screen, if any; what waits for it; what is being edited."""
 
-    def __init__(self, screen: AnswerStage) -> None:
+    def __init__(self, screen: ConversationScreen) -> None:
         self._screen = screen
         self.turn_taking = asyncio.Lock()  # the screen does not change while a question is being asked
         self.waiting: list[QuestionText] = []
@@ -216,8 +220,7 @@ class AnswerQueue:
             await making.run(view)
         except asyncio.CancelledError:
             if talk.turns[turn.id].finish is None:  # it had not begun
-                self._unanswered(talk, turn, INTERRUPTED)
-            await view.end(talk.turns[turn.id])
+                await self._unanswered(talk, turn, view, "interrupted before it began")
             raise
         finally:
             self._view = None  # its line says how it ended
@@ -232,20 +235,17 @@ class AnswerQueue:
         starting = context.engine.state == "starting"
         view.show_waiting("waiting for the engine to load" if starting else "thinking")
         if not await context.engine.ready():
-            await view.end(self._unanswered(talk, turn, "no answer: there is no engine"))
+            await self._unanswered(talk, turn, view, "no answer: there is no engine")
             screen.engine_changed()  # says again why, and which key helps
             return None
         info = context.engine.info
         assert info is not None
         if not info.model:
-            await view.end(
-                self._unanswered(talk, turn, f"{info.where} has several models: Ctrl+L lists them")
-            )
+            await self._unanswered(talk, turn, view, f"{info.where} has several models: Ctrl+L lists them")
             return None
         turn = replace(turn, model=context.engine.model)
         view.name_model(turn.model)
         assert turn.parent is not None
-        before = left_out_before(talk.path(turn.parent))
 
         def show(sentence: str) -> None:
             self._stirred = time.monotonic()
@@ -261,10 +261,10 @@ class AnswerQueue:
         try:
             fitting = await fitted(turn.id if turn.text or calls_of(turn.settings) else turn.parent)
         except EdgeSpecError as error:
-            await view.end(self._unanswered(talk, turn, reason_in_short(error)))
+            await self._unanswered(talk, turn, view, reason_in_short(error))
             screen.tell_failure(error)
             return None
-        await screen.transcript.mark_left_out(fitting.left_out, notify=len(fitting.left_out) > before)
+        await screen.transcript.mark_left_out(fitting.left_out, notify=fitting.is_more)
         self._prompt_tokens = fitting.n_tokens
         view.show_waiting("reading the prompt")
         making = TurnWriter(
@@ -291,17 +291,18 @@ class AnswerQueue:
         screen, context = self._screen, self._screen.context
         if context.toolbox.servers:
             view.show_waiting("looking for tools")
-        tools = await context.offered(talk, screen.questions.decide, n_ctx)
+        decide = screen.questions.decide
+        tools = await offer(context.toolbox, talk.tools_off, talk.approved, decide, n_ctx)
         for fault in context.toolbox.new_faults():
             screen.tell(f"{fault[:1].upper()}{fault[1:]}.")
         return tools
 
-    def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
-        """Ends an answer that could not be started; returns what its place shows."""
-        shown = replace(turn, finish="cancelled", figures={"reason": reason})
-        talk.change(shown)
+    async def _unanswered(self, talk: Conversation, turn: Turn, view: AnswerView, reason: str) -> None:
+        """Ends an answer that could not be started, and shows why in its place."""
+        ended = replace(turn, finish="cancelled", figures={"reason": reason})
+        talk.change(ended)
         self._screen.context.keep(talk)
-        return shown
+        await view.end(ended)
 
     def tell_silence(self) -> None:
         """Says for how long nothing has come; a stalled engine looks like a thinking one."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.system import config
 from edgespec_models.kept_file import write_whole
-from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop, room_in
+from edgespec_tui.tools.loop import Decision, Proposal, ToolLoop, room_in
 from edgespec_tui.tools.markers import as_data
 from edgespec_tui.tools.toolbox import Toolbox, named
 from edgespec_tui.tools.values import Tool
@@ -28,12 +28,10 @@ def is_on(tool: Tool, off: Collection[str]) -> bool:
 
 async def offer(
     toolbox: Toolbox,
-    *,
     off: Collection[str],
     always: set[str],
     decide: Callable[[Proposal], Awaitable[Decision]],
     n_ctx: int | None,
-    most_rounds: int = MOST_ROUNDS,
 ) -> ToolLoop | None:
     """Returns the loop of an answer; None if the chat has no tool on. Starts the servers that it needs.
 
@@ -50,7 +48,7 @@ async def offer(
         clean=as_data,
         keep=kept,
         always=always,
-        most_rounds=most_rounds,
+        most_rounds=toolbox.most_rounds,
         room=room_in(n_ctx),
     )
 
