@@ -121,7 +121,7 @@ async def in_lines(
         others.cores()
         with suppress(TimeoutError):
             async with asyncio.timeout(most):
-                await race.warm_both(demo.WARM)
+                await race.warm(demo.WARM, (False, True))
                 await _run_in_lines(race, say)
         say(_lanes_line(race.lanes.values()))
         for sentence in (demo.result(race), demo.busy(others.cores()), demo.sameness(race), demo.NEXT):

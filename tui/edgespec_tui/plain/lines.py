@@ -112,19 +112,19 @@ class PlainLines:
 
     def _command(self, name: str, rest: str) -> None:
         chat = self._chat
-        does: dict[str, Callable[[], None]] = {
-            "/help": self._help,
+        does: dict[str, Callable[[], object]] = {
+            "/help": lambda: chat.tell("\n".join(f"{usage}: {what}" for usage, what in COMMANDS.items())),
             "/clear": self._clear,
             "/new": self._clear,
-            "/again": self._again,
+            "/again": lambda: chat.answer_to(self._question()),
             "/continue": self._go_on,
             "/back": self._back,
             "/read": lambda: self._read_file(rest),
             "/speculation": lambda: self._speculation(rest),
-            "/sessions": lambda: chat.tell(listing(self._found(rest))),
+            "/sessions": lambda: chat.tell(listing(chat.sessions.searched(rest, limit=SHOWN).result())),
             "/open": lambda: self._open(rest),
             "/delete": lambda: self._delete(rest),
-            "/undelete": self._undelete,
+            "/undelete": lambda: chat.tell(f"Restored {chat.sessions.undone().result()!r}."),
             "/export": lambda: chat.tell(f"Written: {export(chat.conversation, rest, folder=Path())}"),
         }
         if name in CHANGES:
@@ -134,9 +134,6 @@ class PlainLines:
             does[name]()
         else:
             chat.tell(f"{name} is not a command. {HELP}")
-
-    def _help(self) -> None:
-        self._chat.tell("\n".join(f"{usage}: {does}" for usage, does in COMMANDS.items()))
 
     def _clear(self) -> None:
         self._chat.sessions.leave(self._chat.conversation)
@@ -149,9 +146,6 @@ class PlainLines:
         if question is None:
             raise SettingError("there is no question yet: ask one first")
         return question
-
-    def _again(self) -> None:
-        self._chat.answer_to(self._question())
 
     def _go_on(self) -> None:
         path = self._chat.conversation.path()
@@ -184,9 +178,6 @@ class PlainLines:
 
     # -- sessions
 
-    def _found(self, words: str) -> list[Listed]:
-        return self._chat.sessions.searched(words, limit=SHOWN).result()
-
     def _named(self, command: str, name: str) -> Conversation:
         if not name:
             raise SettingError(f"{command} needs the name of a chat: /sessions lists them")
@@ -209,9 +200,6 @@ class PlainLines:
         self._chat.sessions.leave(found)
         self._chat.sessions.deleted(found.id).result()
         self._chat.tell(f"Deleted {title_of(found)!r}; /undelete restores it until you quit.")
-
-    def _undelete(self) -> None:
-        self._chat.tell(f"Restored {self._chat.sessions.undone().result()!r}.")
 
 
 def resumed(conversation: Conversation) -> str:

@@ -235,7 +235,7 @@ class DemoScreen(LanesScreen):
             self._endpoint = await preparation.endpoint()
             self._cost = about_cost(preparation.cost, preparation.unwritable)
         race = new_race(self._endpoint, seconds=self._seconds, skip=self._asked)
-        await race.warm_both(WARM)
+        await race.warm(WARM, (False, True))
         self.tell(f"{TURNS} {self._cost}")
         others = Others()
         await self.race(race)
