@@ -167,10 +167,9 @@ class ChatApp(GuardedApp):
         """Saves with the chat what is written and not asked; it is in the input when that is opened again."""
         if self.chat.is_whole:
             talk, self.unsent = self.chat.conversation, self.chat.unsent()
-            if talk.turns or self.unsent.draft():
-                talk.draft = self.unsent.draft()
-                talk.title = talk.title or self.unsent.title()
-                self._sessions.save(talk)
+            talk.draft = self.unsent.draft()
+            talk.title = talk.title or self.unsent.title()
+            self._sessions.save(talk)
 
     async def on_unmount(self) -> None:
         self.context.moments.end()

@@ -129,7 +129,7 @@ class PlainLines:
         }
         if name in CHANGES:
             chat.tell(CHANGES[name](chat.conversation, rest, SystemPrompts.usual()))
-            self._keep()
+            self._chat.sessions.save(self._chat.conversation)
         elif name in does:
             does[name]()
         else:
@@ -158,7 +158,7 @@ class PlainLines:
     def _back(self) -> None:
         talk = self._chat.conversation
         talk.head = self._question().parent
-        self._keep()
+        self._chat.sessions.save(talk)
         self._chat.tell("Taken back; it is still in the saved chat.")
 
     def _read_file(self, name: str) -> None:
@@ -171,10 +171,6 @@ class PlainLines:
     def _speculation(self, text: str) -> None:
         self._chat.options = replace(self._chat.options, speculation=on_or_off(text))
         self._chat.tell(f"Speculation is {text}.")
-
-    def _keep(self) -> None:
-        if self._chat.conversation.turns:
-            self._chat.sessions.save(self._chat.conversation)
 
     # -- sessions
 

@@ -138,7 +138,7 @@ class AnswerQueue:
         known = talk.turns[turn.id]
         settings = {**known.settings, **replace(question, thumbnails=tuple(drawn)).settings()}
         talk.change(replace(known, settings=settings))
-        self._screen.context.keep(talk)
+        self._screen.context.sessions.save(talk)
         if talk is self._screen.conversation:
             view = self._screen.transcript.view_of(turn.id)
             if isinstance(view, QuestionView):
@@ -153,7 +153,7 @@ class AnswerQueue:
     def _keep(self, talk: Conversation) -> None:
         """Saves what was asked at once, and what waits to be: an answer may take minutes to begin."""
         talk.draft = joined(question.typed() for question in self.waiting).draft()
-        self._screen.context.keep(talk)
+        self._screen.context.sessions.save(talk)
 
     async def again(self, turn: Turn) -> None:
         """Answers a question anew, or an answer's; an older answer stays its sibling. Raises SettingError."""
@@ -181,7 +181,7 @@ class AnswerQueue:
         screen, self.editing = self._screen, None
         new = talk.add("assistant", text, parent=old.parent, model=old.model)
         talk.change(replace(new, finish="stop", settings={"edited": "by hand"}))
-        screen.context.keep(talk)
+        screen.context.sessions.save(talk)
         screen.show_banner("")
         await screen.transcript.show(talk)
 
@@ -273,7 +273,7 @@ class AnswerQueue:
             turn,
             fitting,
             replace(screen.options(), progress=True),
-            keep=lambda: context.keep(talk),
+            keep=lambda: context.sessions.save(talk),
             plain_s=self._plain_s or info.plain_s,
             silent_s=context.waits.silent_s,
             since_key=context.moments.since_key,
@@ -301,7 +301,7 @@ class AnswerQueue:
         """Ends an answer that could not be started, and shows why in its place."""
         ended = replace(turn, finish="cancelled", figures={"reason": reason})
         talk.change(ended)
-        self._screen.context.keep(talk)
+        self._screen.context.sessions.save(talk)
         await view.end(ended)
 
     def tell_silence(self) -> None:

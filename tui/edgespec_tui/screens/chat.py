@@ -74,7 +74,7 @@ class ChatScreen(ConversationScreen):
             if self.conversation.read_only and rest:
                 raise SettingError("this chat is open in another window: change it there, or start a new one")
             self.tell(command.change(self.conversation, rest, self.context.prompts))
-            self.context.keep(self.conversation)
+            self.context.sessions.save(self.conversation)
             self.refresh_state()
         elif command.name == "/read":
             read = read_file(rest)
@@ -114,7 +114,7 @@ class ChatScreen(ConversationScreen):
             new = await compacted(engine.endpoint, talk, self.context.options, n_ctx)
             if talk is self.conversation:
                 await self.open(new)
-                self.context.keep(new)
+                self.context.sessions.save(new)
                 self.tell("The oldest turns are a summary now (/system shows it); Ctrl+O has the whole chat.")
         finally:
             self.show_banner("")
@@ -160,7 +160,7 @@ class ChatScreen(ConversationScreen):
         at = siblings.index(turn.id) + step
         if 0 <= at < len(siblings) and self.is_free_to("read another version"):
             self.conversation.select(siblings[at])
-            self.context.keep(self.conversation)
+            self.context.sessions.save(self.conversation)
             await self.transcript.show(self.conversation)
             if (view := self.transcript.view_of(siblings[at])) is not None:
                 view.focus()  # else the next key goes to the input

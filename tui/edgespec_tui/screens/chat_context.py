@@ -53,8 +53,3 @@ class ChatContext:
             if file == "off"
             else f"Answers follow {file} from now on; /schema off ends that."
         )
-
-    def keep(self, conversation: Conversation) -> None:
-        """Saves what is new in a conversation that is not empty."""
-        if conversation.turns:
-            self.sessions.save(conversation)

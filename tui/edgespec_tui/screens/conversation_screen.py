@@ -133,7 +133,7 @@ class ConversationScreen(Screen[None]):
         await self.answers.stop()
         if conversation is not self.conversation:
             self.conversation.draft = {}  # what is written goes with the window
-            self.context.keep(self.conversation)
+            self.context.sessions.save(self.conversation)
             self.context.sessions.leave(self.conversation)
         self.conversation = conversation
         self.answers.forget()
@@ -246,7 +246,7 @@ class ConversationScreen(Screen[None]):
         self.app.push_screen(ToolsScreen(self.context.toolbox, self.conversation), self._keep_tools)
 
     def _keep_tools(self, _: None) -> None:
-        self.context.keep(self.conversation)
+        self.context.sessions.save(self.conversation)
 
     def action_decide(self, decision: Decision) -> None:
         """Takes a click on what the user decides."""

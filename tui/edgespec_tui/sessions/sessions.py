@@ -106,9 +106,9 @@ class Sessions:
     def save(self, conversation: Conversation) -> None:
         """Hands over a conversation as it is. One that is not saved yet gets its id here.
 
-        Ignores one that is read_only. Call it as often as something changed.
+        Ignores one that is read_only, and one without a question. Call it as often as something changed.
         """
-        if conversation.read_only:
+        if conversation.read_only or not (conversation.turns or conversation.draft):
             return
         release = None
         if conversation.id is None:
@@ -271,7 +271,7 @@ class Sessions:
         self.jobs.put(None)
         self._thread.join(timeout)
         atexit.unregister(self.close)
-        return [held.talk for held in self._unwritten() if held.talk.turns or held.talk.draft]
+        return [held.talk for held in self._unwritten()]
 
     def _work(self) -> None:
         with suppress(SessionError):  # opens the file: what is wrong with it is reported at once
