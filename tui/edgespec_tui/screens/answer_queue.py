@@ -4,21 +4,19 @@ A waiting question is shown, can be taken back, and is asked when the answer bef
 If that was stopped or failed, waiting questions go back into the input: nothing is asked on a wrong basis.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from textual.worker import Worker, WorkerCancelled
 
 from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.local.attach import Progress
 from edgespec_tui.endpoint.attached import in_thread
+from edgespec_tui.screens.chat_context import AnswerStage
 from edgespec_tui.sessions.context_fit import fit
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.loop import ToolLoop
@@ -32,14 +30,11 @@ from edgespec_tui.widgets.thumbnail import thumbnail_of
 from edgespec_tui.widgets.turn_view import AnswerView, QuestionView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
 
-if TYPE_CHECKING:
-    from edgespec_tui.screens.conversation_screen import ConversationScreen
-
 
 class AnswerQueue:
     """The answer in progress on a screen, if any; what waits for it; what is being edited."""
 
-    def __init__(self, screen: ConversationScreen) -> None:
+    def __init__(self, screen: AnswerStage) -> None:
         self._screen = screen
         self.turn_taking = asyncio.Lock()  # the screen does not change while a question is being asked
         self.waiting: list[QuestionText] = []
