@@ -48,14 +48,14 @@ def on_its_thread(
         future: Future[_T] = Future()
 
         def do() -> None:
-            sessions.write()
+            sessions._write()
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work(sessions, *args, **kwargs))
                 except BaseException as error:  # the caller gets it, and the thread continues
                     future.set_exception(error)
 
-        sessions.jobs.put(do)
+        sessions._jobs.put(do)
         return future
 
     return asked
@@ -96,7 +96,7 @@ class Sessions:
         self._lock = threading.Lock()  # of the next
         self._held: dict[int, Held] = {}  # what was handed over last, last
         self._deleted: list[tuple[int, rows.Taken]] = []  # in this run; the thread's own
-        self.jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="sessions", daemon=True)
         self._thread.start()
         atexit.register(self.close)
@@ -121,7 +121,7 @@ class Sessions:
             if held.talk == now:
                 return
             held.talk = now
-        self.jobs.put(self.write)
+        self._jobs.put(self._write)
 
     def leave(self, conversation: Conversation) -> None:
         """Lets other windows write a session, and makes it read_only here; what was handed over is saved."""
@@ -133,9 +133,10 @@ class Sessions:
     def _let_go(self, id: int) -> None:
         with self._lock:
             held = self._held.get(id)
-            if held and held.talk is held.written:  # else the file has less than we have: it stays ours
-                del self._held[id]
-                held.release()
+            if held is None or held.talk is not held.written:  # the file has less than we have: it stays ours
+                return
+            del self._held[id]
+        held.release()
 
     _left = on_its_thread(_let_go)
 
@@ -268,7 +269,7 @@ class Sessions:
         Returns the conversations that could not be written whole: only this process has them. A file that
         another program holds is waited for as long as ever; a disk that does not answer, until `timeout`.
         """
-        self.jobs.put(None)
+        self._jobs.put(None)
         self._thread.join(timeout)
         atexit.unregister(self.close)
         return [held.talk for held in self._unwritten()]
@@ -276,14 +277,14 @@ class Sessions:
     def _work(self) -> None:
         with suppress(SessionError):  # opens the file: what is wrong with it is reported at once
             self.file.do(lambda _: None, reading=True)
-        while (job := self.jobs.get()) is not None:
+        while (job := self._jobs.get()) is not None:
             job()
-        self.write()
+        self._write()
         self.file.close()
         for held in self._held.values():
             held.release()
 
-    def write(self) -> None:
+    def _write(self) -> None:
         """Writes what is not written yet; what cannot be stays so."""
         if not (talks := [(held, held.talk) for held in self._unwritten()]):
             return
