@@ -26,6 +26,7 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import rescue
 from edgespec_tui.sessions.listed import Listed, name_of
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.tools.values import Call, saved
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 SOON_S = 10.0
@@ -274,6 +275,25 @@ def test_search_finds_every_word_in_titles_and_turns(opened: Opened, query: str,
     threads.title = "Threads"
     sessions = kept(opened, threads, talked("Write a poem", "100% 漢字, say I"))
     assert titles(sessions.searched(query).result(SOON_S)) == found
+
+
+def test_a_list_has_what_is_saved_of_a_chat_and_finds_what_is_still_being_written(opened: Opened) -> None:
+    talk = talked()
+    talk.add("assistant", "of an unfinished mutex", parent=1)
+    talk.tools_off = {"notes", "time: now"}
+    (found,) = kept(opened, talk).searched("unfinished").result(SOON_S)
+    assert found.talk == replace(talk, system="", turns={}, head=None)
+    assert (found.questions, found.model, found.beginning) == (1, "", "of an unfinished mutex")
+
+
+def test_calls_and_their_results_are_found(opened: Opened) -> None:
+    talk = talked()
+    call = Call("1", "find", '{"what": "needle"}', server="files", tool="find", result="a haystack")
+    talk.change(replace(talk.turns[2], settings=saved([call])))
+    sessions = kept(opened, talk)
+    for words in ("needle haystack", "files: find"):
+        (found,) = sessions.searched(words).result(SOON_S)
+        assert "find" in found.excerpt or "needle" in found.excerpt
 
 
 def test_what_was_found_is_shown_in_its_surroundings(opened: Opened) -> None:

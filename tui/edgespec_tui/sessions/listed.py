@@ -69,7 +69,7 @@ def found(connection: sqlite3.Connection, query: str = "") -> list[Listed]:
         if words and id not in places and not all(word in title.lower() for word in words):
             continue
         talk = Conversation(id, title)
-        with suppress(ValueError, TypeError, AttributeError):  # damaged: whoever opens it is told
+        with suppress(ValueError, TypeError, AttributeError):  # damaged: opening it reports that
             talk.restore(json.loads(settings))
         beginning = " ".join(last.split())
         sessions.append(Listed(id, talk, changed, questions, model, beginning, places.get(id, "")))
