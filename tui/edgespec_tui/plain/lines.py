@@ -14,7 +14,6 @@ from edgespec_tui.sessions.export import export, title_of
 from edgespec_tui.sessions.listed import Listed, short_name_of
 from edgespec_tui.settings import slash_commands
 from edgespec_tui.settings.slash_commands import CHANGES, on_or_off
-from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.terminal.typed_bytes import without_controls
 from edgespec_tui.widgets.attached_files import NAMED, read_file, with_files
 from edgespec_tui.widgets.question import QuestionText
@@ -128,7 +127,7 @@ class PlainLines:
             "/export": lambda: chat.tell(f"Written: {export(chat.conversation, rest, folder=Path())}"),
         }
         if name in CHANGES:
-            chat.tell(CHANGES[name](chat.conversation, rest, SystemPrompts.usual()))
+            chat.tell(CHANGES[name](chat.conversation, rest))
             self._chat.sessions.save(self._chat.conversation)
         elif name in does:
             does[name]()

@@ -73,7 +73,7 @@ class ChatScreen(ConversationScreen):
         elif command.change:
             if self.conversation.read_only and rest:
                 raise SettingError("this chat is open in another window: change it there, or start a new one")
-            self.tell(command.change(self.conversation, rest, self.context.prompts))
+            self.tell(command.change(self.conversation, rest))
             self.context.sessions.save(self.conversation)
             self.refresh_state()
         elif command.name == "/read":

@@ -15,7 +15,6 @@ from edgespec_tui.screens.tool_questions import ToolQuestions
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
-from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.settings.waits import Waits
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.attached_files import read_text
@@ -37,7 +36,6 @@ class ChatContext:
     moments: QuietMoments = field(default_factory=QuietMoments)
     first_conversation: Conversation = field(default_factory=Conversation)
     options: AnswerOptions = field(default_factory=AnswerOptions)  # the options of every answer
-    prompts: SystemPrompts = field(default_factory=SystemPrompts.usual)
     toolbox: Toolbox = field(default_factory=lambda: Toolbox(()))  # the servers whose tools may be called
     waits: Waits = Waits()
 

@@ -108,7 +108,7 @@ class ConversationScreen(Screen[None]):
         self._begun = True
         self.context.toolbox.ask = self.questions.answer
         self.prompt.take_back = self.answers.take_back
-        self.prompt.names, self.prompt.tell = self.context.prompts.names, self.tell
+        self.prompt.tell = self.tell
         self.prompt.show = self.query_one(ChoiceList).show
         self.prompt.show_files = self.show_files
         self.prompt.focus()
