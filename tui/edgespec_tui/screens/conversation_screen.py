@@ -243,10 +243,8 @@ class ConversationScreen(Screen[None]):
 
     def action_tools(self) -> None:
         """Shows the servers and their tools."""
-        self.app.push_screen(ToolsScreen(self.context.toolbox, self.conversation), self._keep_tools)
-
-    def _keep_tools(self, _: None) -> None:
-        self.context.sessions.save(self.conversation)
+        shown = ToolsScreen(self.context.toolbox, self.conversation)
+        self.app.push_screen(shown, lambda _: self.context.sessions.save(self.conversation))
 
     def action_decide(self, decision: Decision) -> None:
         """Takes a click on what the user decides."""

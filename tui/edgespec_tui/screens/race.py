@@ -185,16 +185,13 @@ class Race:
         """Whether anything was guessed: otherwise both lanes are the same way of answering."""
         return self.lanes["speculative"].counts.drafted > 0
 
-    def _shared_s(self) -> float:
-        """Returns the seconds that both have run."""
-        return min(lane.seconds for lane in self.lanes.values())
-
     def measured(self) -> MeasuredSpeedUp | None:
         """Returns the speed-up over the time that both have run; None if that is too short.
 
         Its error: by how far the speed-ups of its parts differ. In each part both ran in turn.
         """
-        end, lanes = self._shared_s(), [self.lanes[runner] for runner in RUNNERS]
+        lanes = [self.lanes[runner] for runner in RUNNERS]
+        end = min(lane.seconds for lane in lanes)
         plain, speculative = (lane.tok_per_s(end) for lane in lanes)
         if not (plain and speculative and self.guessed):
             return None

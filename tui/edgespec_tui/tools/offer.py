@@ -71,13 +71,9 @@ def described(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
 def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a schema without room for arguments that it does not name: small models make some up."""
     clean: dict[str, Any] = json.loads(as_data(json.dumps(dict(schema), ensure_ascii=False)))
-    names_all = clean.get("properties") and not _is_open(clean)
-    return {**clean, "additionalProperties": False} if names_all else clean
-
-
-def _is_open(schema: Mapping[str, Any]) -> bool:
-    """True if a schema says itself what other arguments there may be."""
-    return "additionalProperties" in schema or "patternProperties" in schema
+    if clean.get("properties") and not {"additionalProperties", "patternProperties"} & clean.keys():
+        clean["additionalProperties"] = False
+    return clean
 
 
 def results_folder() -> Path:
