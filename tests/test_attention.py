@@ -144,6 +144,7 @@ def test_cells_that_two_sequences_share_are_no_other_ones(
     assert json.loads(file.read_text()) == {"own": 100 * 100 + 10 * 80, "others": 10 * 100}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_what_others_hold_does_not_change_the_attention_that_prompts_on_disk_were_read_with(
     tiny_target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_disk: bool

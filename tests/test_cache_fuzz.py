@@ -260,7 +260,7 @@ SAMPLE = [("sliding", *CASES[3]), ("sliding", *CASES[4])]  # the others are belo
 SAMPLE += [(kind, *CASES[4]) for kind in ("attention", "hybrid", "recurrent", "latent")]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("kind", "slots", "store", "scarce"), SAMPLE)
 def test_logits_are_those_of_a_fresh_reading(
     kind: str, slots: int, store: bool, scarce: bool, tmp_path: Path, tally: Tally

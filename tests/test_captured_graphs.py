@@ -21,6 +21,7 @@ def card(seed: int) -> Bench:
     return Bench("captured", seed=seed, timed=Captured, draft_step=0.35, settling=Captured.settling)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("quality", [0.0, 0.4, 0.7])
 def test_drafts_that_do_not_pay_cost_next_to_nothing(quality: float) -> None:
     found = []

@@ -89,6 +89,7 @@ TURNS = {  # prompt -> how many tokens are evaluated
 }
 
 
+@pytest.mark.sample(1)
 def test_what_differs_is_evaluated_and_no_more(pair: Pair) -> None:
     """A replaced last turn evaluated all 1,258 tokens, where attention evaluates that turn."""
     pair.forget()

@@ -179,7 +179,7 @@ def worst_of(
     return worst
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("at_once", [True, False], ids=["as a target", "as a draft"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_a_fresh_evaluation_after_any_script(
@@ -806,6 +806,7 @@ def test_logits_that_llama_cpp_does_not_have_are_an_error(
 # ---- KV types and threads ---------------------------------------------------------------------------------
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "kv_type, off, alike",
     [("q8_0", 0.5, 0.99), ("q4_0", 4.0, 0.9), ("bf16", 0.5, 0.99), ("iq4_nl", 4.0, 0.9), ("q5_1", 2.0, 0.95)],
@@ -829,6 +830,7 @@ def test_a_quantised_cache_that_the_heads_do_not_fit_is_refused(plain: Model) ->
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("threads", [1, 2, None])
 def test_the_number_of_threads_does_not_change_the_answer(plain: Model, threads: int | None) -> None:
     tokens = some_tokens(np.random.default_rng(42), 20)

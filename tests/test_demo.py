@@ -323,6 +323,7 @@ def test_a_time_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str
     assert "--seconds is 0: it must be from 1 to 600" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @on_a_loop
 async def test_the_demo_runs_for_real() -> None:
     """At the embedded pair's own cost, so that nothing has to be made; its first start takes a while."""

@@ -316,6 +316,7 @@ def test_the_first_tokens_have_the_targets_distribution_on_a_hybrid_model(pairs:
     assert p_value(pairs["hybrid"], sampled, 800) > FALSE_ALARM
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong",
     [without_residual, *(pytest.param(of, marks=pytest.mark.slow) for of in (accept_always, flipped))],

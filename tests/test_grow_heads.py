@@ -83,6 +83,7 @@ def test_each_step_is_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, na
         assert_preserved(source, tmp_path / "large.gguf")
 
 
+@pytest.mark.slow
 def test_the_embedded_target_guesses_as_well_when_it_is_grown(tmp_path: Path) -> None:
     """Some of a step to 0.6B, which takes a minute: more heads, wider, more tokens."""
     source = tiny.mtp_path()

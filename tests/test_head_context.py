@@ -150,7 +150,7 @@ def round_of(heads: Heads, tokens: Tokens, rng: np.random.Generator, seq: int = 
     return np.concatenate([tokens, np.array(tail[:accepted], np.int32), some(rng, 1)])
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_rounds_of_all_lengths_leave_a_head_as_a_fresh_start_does(heads: Heads) -> None:
     rng = np.random.default_rng(0)
     tokens = some(rng, 40)

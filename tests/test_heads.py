@@ -146,6 +146,7 @@ def changed(request: Request, **changes: Any) -> Request:
     return replace(request, **changes)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.sample(6)
 @pytest.mark.parametrize(
     "request_, length",
@@ -185,7 +186,7 @@ def test_a_head_whose_every_guess_is_wrong_changes_nothing(pair: Pair, monkeypat
     assert [token for round_ in rounds for token in round_.tokens] == wanted
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(2)
 def test_a_head_never_reads_rows_that_are_thrown_away(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     request = changed(SEEDED, drafter="model", draft_length=3)
     usual = [round_.accepted for round_ in pair.generate(prompt(), request)]
@@ -244,7 +245,7 @@ def test_a_head_that_fails_or_is_interrupted_goes_on(
     assert sum(round_.drafted for round_ in rounds) and not rounds[-1].notice
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 def test_no_token_of_the_target_is_evaluated_twice(pair: Pair) -> None:
     """Up to eight guesses, hybrids included: after a rejection, the target goes on from what it holds."""
     for length in (1, 3, 8):

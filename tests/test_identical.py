@@ -66,7 +66,7 @@ def rows_of(
     return np.concatenate(found)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", FORMATS)
 def test_logits_depend_on_the_tokens_before_them_alone(models: dict[str, Model], kind: str) -> None:
     """One at a time, or in pieces of any size, among guesses, on one thread or two: not a bit differs."""
@@ -78,7 +78,7 @@ def test_logits_depend_on_the_tokens_before_them_alone(models: dict[str, Model],
         assert rows_of(model, tokens, pieces, threads=threads).tobytes() == alone.tobytes()
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["F16", SHIPPED])
 def test_so_it_is_behind_a_long_text_whatever_chunks_it_was_read_in(
     models: dict[str, Model], kind: str

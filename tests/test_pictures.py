@@ -144,6 +144,7 @@ def _pixels(attachment: Attachment) -> bytes:
     return Image.open(BytesIO(attachment.data)).convert("RGB").tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.sample(1)
 def test_with_guesses_it_is_the_same_text(
     files: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -77,7 +77,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         yield pair
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 def test_each_says_what_it_says_alone(pair: Pair) -> None:
     expected = {id: alone(pair, *one) for id, one in asked("none", None).items()}
     for way in WAYS:

@@ -94,6 +94,7 @@ def test_what_repacked_weights_break_is_healed_without_them(
     assert "slower but correct" in found.advice and builds.MENDING in found.advice
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "deed",
     [

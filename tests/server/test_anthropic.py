@@ -20,7 +20,7 @@ DOCS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(dialects: Served) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(
         base_url=dialects.url.removesuffix("/v1"), api_key="none", max_retries=0

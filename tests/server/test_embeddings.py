@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, model: Path) -> Iterator[Se
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(server: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0) as client:
         yield client

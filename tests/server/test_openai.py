@@ -15,7 +15,7 @@ HELLO: list[Any] = [{"role": "user", "content": "What is EdgeSpec?"}]
 PLAIN = {"edgespec": {"speculation": False}}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(dialects: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client

@@ -21,7 +21,7 @@ DOCS = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(dialects: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client

@@ -30,7 +30,7 @@ class Tool(BaseModel):
     owner: Literal["Ann", "Bob"] | None
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(dialects: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client

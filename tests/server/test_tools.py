@@ -41,7 +41,7 @@ MODE = tool(
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(dialects: Served) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=dialects.url, api_key="none", max_retries=0) as client:
         yield client
