@@ -32,7 +32,7 @@ from edgespec.protocol.messages import LoadRequest
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import machines
 from edgespec.system.isolate import cause_of_death
-from edgespec.system.machines import LOST, RemoteDevice, absent, addresses, ask
+from edgespec.system.machines import LOST, absent, addresses, ask
 from edgespec_models.fit.need import RAM, Device
 
 # -- naming them
@@ -101,11 +101,11 @@ def test_parts_of_the_layers_are_numbers() -> None:
 def test_a_machine_tells_what_memory_its_devices_have() -> None:
     with fake_machine(memory=((5, 6), (7, 8))) as machine:
         assert ask(machine.address) == [
-            RemoteDevice(f"{machine.address}/0", 5, 6),
-            RemoteDevice(f"{machine.address}/1", 7, 8),
+            Device(f"{machine.address}/0", 5, 6, "on another machine"),
+            Device(f"{machine.address}/1", 7, 8, "on another machine"),
         ]
     with fake_machine() as machine:
-        assert ask(machine.address) == [RemoteDevice(machine.address, 3 << 30, 4 << 30)]
+        assert ask(machine.address) == [Device(machine.address, 3 << 30, 4 << 30, "on another machine")]
 
 
 def test_a_machine_that_cannot_serve_is_reported_in_a_sentence() -> None:
