@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-import streams
 from streams import Bench, Played, Stream, Timed, stream
 
 from edgespec.core.loop import Rows, Want
@@ -117,7 +116,7 @@ KINDS: dict[str, tuple[int, Callable[[int], bool]]] = {
 def seconds(machine: str, kind: str, work: Work, quality: float, seed: int) -> float:
     """Returns the seconds of MEASURED tokens after HEALED tokens of quiet."""
     ended, at_work = KINDS[kind]
-    bench = Machine(machine, seed=1000 * seed)
+    bench = Machine(machine, seed=1000 * seed, timed=Disturbed)
     bench.start(work if kind == "start" else QUIET)
     if kind == "idle":
         bench.look(work, costs.SIZES[:8], 2.0)
@@ -129,7 +128,7 @@ def seconds(machine: str, kind: str, work: Work, quality: float, seed: int) -> f
 def errors(machine: str, kind: str, work: Work, seed: int) -> tuple[list[float], list[float]]:
     """Returns how far ratios are off in the end, as logarithms: of the sizes in use, and of all up to 16."""
     ended, at_work = KINDS[kind]
-    bench = Machine(machine, seed=1000 * seed)
+    bench = Machine(machine, seed=1000 * seed, timed=Disturbed)
     bench.start(work if kind == "start" else QUIET)
     if kind == "idle":
         bench.look(work, costs.SIZES[:8], 2.0)
@@ -153,11 +152,6 @@ def compared(machine: str, kind: str, work: Work, quality: float, seeds: int) ->
     ratio = float(undisturbed.mean() / ours.mean())
     errors = [float(x.std(ddof=1) / x.mean()) / np.sqrt(seeds) for x in (ours, undisturbed)]
     return ratio, ratio * float(np.hypot(*errors))
-
-
-@pytest.fixture(autouse=True)
-def disturbed_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "Timed", Disturbed)
 
 
 @pytest.mark.sample(1)

@@ -80,14 +80,14 @@ def kept() -> int:
 
 
 def test_a_draft_is_moved_where_it_is_worth_more(
-    with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path, monkeypatch: pytest.MonkeyPatch
+    with_card: dict[bool, Costs], tiny_target: Path, tiny_draft: Path
 ) -> None:
     with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
         assert pair.settings.draft_gpu_layers == 0 == kept()
         prompt = pair.prompt_tokens("def add(a, b):")
         rounds = list(pair.generate(prompt, Request(Sampling(temperature=0), 8, draft_length=4)))
         assert sum(round_.drafted for round_ in rounds) > 0
-    monkeypatch.setattr(draft_placement, "measure_costs", None)  # it is known now
+    with_card.clear()  # it is known now, and measured no more
     with Pair(tiny_target, tiny_draft, SETTINGS) as pair:
         assert pair.settings.draft_gpu_layers == 0
 

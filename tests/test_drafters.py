@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import fakes
 import numpy as np
@@ -14,7 +15,7 @@ from edgespec.core.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDraft
 from edgespec.core.drafters import history as history_module
 from edgespec.core.drafters.competition import Competition
 from edgespec.core.drafters.draft_model import DraftModel, lead
-from edgespec.core.drafters.draft_temperature import DraftTemperature
+from edgespec.core.drafters.draft_temperature import FACTORS, DraftTemperature
 from edgespec.core.drafters.history import History, TextPool
 from edgespec.core.drafters.lookup import MIN_MATCH, SURE, SuffixAutomaton, SuffixLookup
 from edgespec.core.drafters.recycling import LONGEST_WALK, PLACES, STEADY, TokenRecycling
@@ -22,6 +23,8 @@ from edgespec.core.loop import NO_ROWS
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.values import Ask, Draft, Judged, Reach
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
+from edgespec.grammar.grammar import Grammar
+from edgespec.grammar.matchers import Matchers
 from edgespec.sampling.sampler import Distribution, Sampler, Sampling, point_mass
 
 V = 5
@@ -54,13 +57,14 @@ def drafted(
     """
     asks: list[Ask] = []
     drafting = drafter.draft(tokens(*prefix), limit, rule or Coupled(1))
-    answer = None
+    answer, first = None, None
     while True:
         try:
             ask = drafting.send(answer)
         except StopIteration as stop:
             return stop.value, asks
-        answer = None
+        answer, first = None, first or ask
+        assert (ask.tokens is first.tokens, ask.skipped) == (True, first.skipped), "it begins at one place"
         if ask.rows:
             asks.append(ask)
             if model and len(asks) <= granted:
@@ -171,8 +175,9 @@ def test_lookup_appends_what_is_new_and_does_not_begin_again() -> None:
     lookup = SuffixLookup()
     lookup.sync(tokens(1, 2, 3))
     before = lookup.automaton
-    lookup.sync(tokens(1, 2, 3, 4))
-    assert lookup.automaton is before
+    for n in (4, 5, 6):
+        lookup.sync(tokens(*range(1, n + 1)))
+        assert lookup.automaton is before
     lookup.sync(tokens(1, 9, 3, 4))
     assert lookup.automaton is not before
 
@@ -588,6 +593,17 @@ class Offering:
         self.heard.append(judged)
 
 
+def test_an_offer_is_drafted_as_far_as_the_grammar_allows_it() -> None:
+    """What is rejected for certain is not evaluated, and an offer that fits goes before a longer one."""
+    pieces = [b"a", b"b", b"c", b""]
+    grammar = Matchers(lambda shown: pieces, frozenset({3}), 4)
+    for expression, wanted in (("[ab]+", (0, 1)), ("[abc]+", (0, 1, 2)), ("b+", (1, 1)), ("c+", ())):
+        offers = Offering("long", [0, 1, 2], 0.9), Offering("short", [1, 1], 0.9)
+        masks = grammar.masks(Grammar("regex", expression), 2)
+        draft, asks = drafted(Competition(offers, masks=masks), [0, 1], 4)
+        assert (draft.tokens, len(draft.probs), asks) == (wanted, len(wanted), [])
+
+
 def test_the_offer_that_promises_most_tokens_is_taken() -> None:
     short, long = Offering("short", [1], 0.9), Offering("long", [2, 3, 4], 0.6)
     for guessers in ([short, long], [long, short]):
@@ -773,6 +789,22 @@ def test_a_flat_draft_over_a_large_vocabulary_teaches_its_temperature_nothing(te
     learned = DraftTemperature()
     learned.learn(p, q)
     assert learned.seen == (temperature == 1)
+
+
+@pytest.mark.parametrize("suits", range(len(FACTORS)))
+def test_the_temperature_that_suits_a_draft_is_learned(suits: int) -> None:
+    """The target's distribution is the draft's own at one of the factors."""
+
+    def at(logits: NDArray[np.float32], factor: float) -> Distribution:
+        return Sampler(replace(PLAIN, temperature=factor), V)(logits)
+
+    rng, learned = np.random.default_rng(3), DraftTemperature()
+    for _ in range(80):
+        logits = rng.normal(0, 3, V).astype(np.float32)
+        learned.learn(at(logits, FACTORS[suits]), at(logits, learned.factor))
+    assert FACTORS[learned.chosen] == FACTORS[suits]
+    overlap, compared = learned.acceptance() or (0.0, 0.0)
+    assert overlap > 0.95 and 0 < compared < 1
 
 
 # --- history

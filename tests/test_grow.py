@@ -381,24 +381,10 @@ def test_a_named_size_is_widened_where_the_source_does_not_fit() -> None:
     assert fit(ModelShape(700, 64, 4, 4, 2, 32, 96), source) == ModelShape(5000, 96, 9, 8, 8, 48, 128)
 
 
-BAD_SHAPES: dict[str, ModelShape] = {
-    "narrower": ModelShape(700, 32, 4, 8, 4, 32, 320),
-    "fewer layers": ModelShape(700, 160, 1, 8, 4, 32, 320),
-    "key-value heads do not fit": ModelShape(700, 160, 4, 8, 2, 32, 320),
-    "heads not divisible": ModelShape(700, 160, 4, 8, 5, 32, 320),
-    "head size not a multiple": ModelShape(700, 160, 4, 8, 4, 40, 320),
-    "no whole blocks": ModelShape(700, 170, 4, 8, 4, 32, 320),
-    "no room for dummy tokens": ModelShape(700, 64, 4, 8, 4, 32, 320),
-}
-
-
-@pytest.mark.parametrize("shape", BAD_SHAPES.values(), ids=BAD_SHAPES)
-def test_a_shape_that_cannot_hold_the_source_is_refused(tmp_path: Path, shape: ModelShape) -> None:
-    source = tiny_gguf.write_llama(tmp_path / "small.gguf")
-    for large, dtype in ((shape, "F16"), (LARGE, "Q5_0")):
-        with pytest.raises(GrowError, match="cannot be grown to .*: `fit` gives"):
-            grow(source, tmp_path / "large.gguf", large, dtype=dtype)
-    assert [path.name for path in tmp_path.iterdir()] == ["small.gguf"]
+def test_a_shape_that_cannot_hold_the_source_is_widened(tmp_path: Path) -> None:
+    source, narrow = tiny_gguf.write_llama(tmp_path / "small.gguf"), ModelShape(300, 32, 1, 4, 1, 8, 32)
+    grow(source, tmp_path / "large.gguf", narrow)
+    assert read_shape(tmp_path / "large.gguf") == fit(narrow, read_shape(source)) != narrow
 
 
 BAD_SOURCES: dict[str, tuple[dict[str, Any], str]] = {

@@ -66,7 +66,7 @@ SERVER = (  # one process, one request, one dialect, all of it: what stands wher
 )
 TUI = ("", "hang_up", "terminal", "endpoint", "tools", "sessions", "settings", "widgets", "screens", "plain")
 TUI += ("guarded_app", "palette", "app", "key_bindings", "demo_app", "launch")
-MODELS = ("", "kept_file", "tiny", "gguf", "grow", "fit", "shelf", "hub")
+MODELS = ("", "kept_file", "checked_value", "tiny", "gguf", "grow", "fit", "shelf", "hub")
 TUI_MAY_SEE = {
     "edgespec.chat.families",
     "edgespec.client",

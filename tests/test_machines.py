@@ -10,7 +10,7 @@ import subprocess
 import sys
 import sysconfig
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from edgespec.protocol.messages import LoadRequest
 from edgespec.server.supervisor import Supervisor
 from edgespec.system import machines
 from edgespec.system.isolate import cause_of_death
-from edgespec.system.machines import LOST, RemoteDevice, absent, addresses, ask
+from edgespec.system.machines import LOST, absent, addresses, ask
 from edgespec_models.fit.need import RAM, Device
 
 # -- naming them
@@ -101,11 +101,11 @@ def test_parts_of_the_layers_are_numbers() -> None:
 def test_a_machine_tells_what_memory_its_devices_have() -> None:
     with fake_machine(memory=((5, 6), (7, 8))) as machine:
         assert ask(machine.address) == [
-            RemoteDevice(f"{machine.address}/0", 5, 6),
-            RemoteDevice(f"{machine.address}/1", 7, 8),
+            Device(f"{machine.address}/0", 5, 6, "on another machine"),
+            Device(f"{machine.address}/1", 7, 8, "on another machine"),
         ]
     with fake_machine() as machine:
-        assert ask(machine.address) == [RemoteDevice(machine.address, 3 << 30, 4 << 30)]
+        assert ask(machine.address) == [Device(machine.address, 3 << 30, 4 << 30, "on another machine")]
 
 
 def test_a_machine_that_cannot_serve_is_reported_in_a_sentence() -> None:
@@ -358,10 +358,7 @@ def test_a_chat_hands_its_machines_on_to_the_engine_that_it_starts() -> None:
         (("--host", "192.0.2.1"), "cannot listen on 192.0.2.1:50052"),
     ],
 )
-def test_a_machine_is_lent_to_ones_own_networks_only(
-    argv: tuple[str, ...], why: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(remote, "lending", _not_reached)
+def test_a_machine_is_lent_to_ones_own_networks_only(argv: tuple[str, ...], why: str) -> None:
     with pytest.raises(EdgeSpecError, match=why):
         rpc.run(_rpc_flags(*argv))
 
@@ -370,10 +367,6 @@ def _rpc_flags(*argv: str) -> Namespace:
     parser = ArgumentParser()
     rpc.add(parser)
     return parser.parse_args(argv)
-
-
-def _not_reached(*_: object, **__: object) -> Callable[[], None]:
-    raise AssertionError("it would listen")
 
 
 def test_what_is_lent_is_handed_to_llama_cpp(

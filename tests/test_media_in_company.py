@@ -85,12 +85,9 @@ class Blurting(NoDrafter):
 
 
 @pytest.mark.parametrize("others", [1, 3])
-def test_long_guesses_next_to_a_prompt_that_is_read_keep_nobody_out(
-    others: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_guesses_next_to_a_prompt_that_is_read_keep_nobody_out(others: int) -> None:
     """Where nobody's guesses fitted beside the part of a prompt, none took part, and the step came again."""
-    pair = FakePair(slots=4, points=SLOW, order=1)
-    monkeypatch.setattr(pair, "drafter_for", lambda request: Blurting())
+    pair = FakePair(slots=4, points=SLOW, order=1, drafter=Blurting())
     told = asked_beside(pair, others, text(9, 200), Request(GREEDY))
     assert all(told.finish(id) == "length" for id in told.rounds)
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,14 +68,16 @@ def opened(tmp_path: Path) -> Iterator[list[PromptFiles]]:
         one.close(10.0)
 
 
-def program(folder: Path, opened: list[PromptFiles], *, most: int = 10**8, slots: int = 2) -> Engine:
+def program(
+    folder: Path, opened: list[PromptFiles], *, most: int = 10**8, slots: int = 2, **disk: Any
+) -> Engine:
     """Returns the engine of a program that has just started, without host memory."""
     pair = FakePair(slots=slots, n_ctx=4096, cells=16384, drafter="none")
     for name in ("target", "draft"):
         context = Parted(8, seed=1 if name == "target" else 2, order=2)
         setattr(pair, name, context)
         pair.contexts[name] = context  # type: ignore[index]
-    opened.append(PromptFiles(folder, most, ROOTS))  # type: ignore[arg-type]
+    opened.append(PromptFiles(folder, most, ROOTS, **disk))  # type: ignore[arg-type]
     opened[-1].wait(10.0)
     return Engine(pair, slots=slots, files=opened[-1])
 
@@ -214,9 +217,7 @@ def test_a_folder_that_cannot_be_written_is_reported_and_a_pipe_in_it_is_passed_
         PromptFiles(closed, 10**8, ROOTS)  # type: ignore[arg-type]
 
 
-def test_who_waits_for_the_disk_holds_up_nobody(
-    tmp_path: Path, opened: list[PromptFiles], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_waits_for_the_disk_holds_up_nobody(tmp_path: Path, opened: list[PromptFiles]) -> None:
     engine = program(tmp_path, opened)
     answered(engine, text(1, 1200))
     ended(engine, opened)
@@ -226,8 +227,7 @@ def test_who_waits_for_the_disk_holds_up_nobody(
         assert go_on.wait(10)
         return read_state(file)
 
-    monkeypatch.setattr(prompt_files, "read_state", slow)
-    engine = program(tmp_path, opened)
+    engine = program(tmp_path, opened, read=slow)
     engine.submit("waits", more(text(1, 1200)), REQUEST)
     engine.submit("goes on", text(2), Request(Sampling(temperature=0), max_tokens=30))
     seen: list[str] = []
@@ -272,16 +272,19 @@ def test_a_folder_that_takes_long_to_look_through_holds_up_nobody(
     assert seen == ["fresh from 0", "waits from 600"] and len(states(tmp_path)) >= 2
 
 
-def test_a_disk_that_hangs_is_not_waited_for(
-    tmp_path: Path, opened: list[PromptFiles], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_hangs_is_not_waited_for(tmp_path: Path, opened: list[PromptFiles]) -> None:
     engine = program(tmp_path, opened)
     answered(engine, text(1, 600))
     ended(engine, opened)
-    monkeypatch.setattr(prompt_files, "FETCH_S", 0.1)
-    engine = program(tmp_path, opened)
-    monkeypatch.setattr(opened[-1], "read", lambda fetch: None)
+    go_on = threading.Event()
+
+    def hangs(file: StateFile) -> Saved:
+        assert go_on.wait(10)
+        return read_state(file)
+
+    engine = program(tmp_path, opened, read=hangs, fetch_s=0.1)
     assert answered(engine, more(text(1, 600))) == [0]
+    go_on.set()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="there are no pipes of this kind")

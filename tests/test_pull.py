@@ -26,7 +26,6 @@ from tiny_projector import write_projector
 
 from edgespec.commands import cli
 from edgespec.commands.pairs.words import show_lines
-from edgespec.commands.pull.words import progress_text
 from edgespec.pairs.projector import AUTO, projector_of
 from edgespec.system import config
 from edgespec_models.gguf.header import Header
@@ -189,7 +188,7 @@ def test_a_wait_that_the_hub_asks_for_is_shown(local: LocalHub, hub: Hub) -> Non
     shown: list[Downloaded] = []
     Download(hub, [file], verified=[False]).run(shown.append)
     assert [progress.asked_to_wait for progress in shown if progress.asked_to_wait] == [1.0]
-    assert "too many requests and asks to wait 31 s" in progress_text(Downloaded((), None, None, 31.0))
+    assert "too many requests and asks to wait 31 s" in Downloaded((), None, None, 31.0).text
 
 
 def test_a_split_model_is_pulled_whole_and_loaded_by_its_first_part(
@@ -385,10 +384,10 @@ def progress(
 
 def test_progress_tells_speed_and_time_left() -> None:
     both = progress(("a", "downloading", 10**9, 4 * 10**9), ("b", "done", 5, 10**9), speed=2e7, left=150)
-    assert progress_text(both) == "downloading  40%  2.00 GB of 5.00 GB  20.0 MB/s  2 min left"
-    assert progress_text(progress(("a", "verifying", 5, 10))) == "verifying a  50%"
+    assert both.text == "downloading 40%: 2.00 GB of 5.00 GB, 20.0 MB/s, 2 min left"
+    assert progress(("a", "verifying", 5, 10)).text == "verifying a: 50%"
     waiting = progress(("a", "waiting", 0, 10), ("b", "done", 10, 10))
-    assert progress_text(waiting) == "waiting for a, which another program downloads"
+    assert waiting.text == "waiting for a, which another program downloads"
 
 
 # --- what to expect of it here

@@ -21,6 +21,7 @@ from edgespec.errors import GivenUpError
 from edgespec.llama.cuts import Cuts
 from edgespec.protocol.messages import (
     LONGEST_TEXT,
+    MOST_TOKENS,
     Cancel,
     LargeBodies,
     Refused,
@@ -63,12 +64,19 @@ class Heard(Outbox):
         self.said.append(message)
 
 
+class Silent(io.BytesIO):
+    """A pipe whose owner is there, and writes nothing."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        threading.Event().wait()
+        return b""
+
+
 @pytest.fixture
 def at_work(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[RequestReader, Target, Heard]]:
     monkeypatch.setattr(taking, "cuts_of", lambda model, special: Cuts([b"<cut>"]))
-    monkeypatch.setattr(RequestReader, "_listen", lambda self: None)
     target, heard = Target(), Heard()
-    reader = RequestReader(cast(Any, io.BytesIO()), heard, most=64)
+    reader = RequestReader(Silent(), heard, most=64)
     streams = SimpleNamespace(prepare=lambda _: None, is_prepared=lambda _: True)
     reader.pair = cast(Any, SimpleNamespace(n_ctx=64, target=target, streams=streams))
     yield reader, target, heard
@@ -168,18 +176,17 @@ def test_what_is_given_up_stops_at_its_next_piece(at_work: tuple[RequestReader, 
 
 
 def test_more_tokens_than_anybody_gets_are_only_counted(
-    at_work: tuple[RequestReader, Target, Heard], monkeypatch: pytest.MonkeyPatch
+    at_work: tuple[RequestReader, Target, Heard],
 ) -> None:
     """Sixteen megabytes of them that the owner refused held up all answers in the pipe for 0.15 seconds."""
     reader, target, produced = at_work
     target.go.set()
-    for most in (len(LONG), len(LONG) - 1):
-        monkeypatch.setattr(taking, "MOST_TOKENS", most)
-        reader.take(asked(f"of {most}"))
+    for n in (MOST_TOKENS, MOST_TOKENS + 1):
+        reader.take(asked(f"of {n}", "x" * n))
         until(lambda: not reader.busy)
     assert [(generated.n, len(generated.tokens)) for generated in produced.said] == [
-        (len(LONG), len(LONG)),
-        (len(LONG), 0),
+        (MOST_TOKENS, MOST_TOKENS),
+        (MOST_TOKENS + 1, 0),
     ]
 
 

@@ -212,7 +212,7 @@ def test_dry_is_llama_cpps_on_a_real_vocabulary(breakers: tuple[str, ...], tiny_
         assert changed > 8
 
 
-@pytest.mark.parametrize("texts", [("a",), ("ab", "\n"), ("aab", "ba", "abab"), ("ä", "x" * 50)])
+@pytest.mark.parametrize("texts", [("a",), ("aa",), ("ab", "\n"), ("aab", "ba", "abab"), ("ä", "x" * 50)])
 def test_breakers_are_found_by_looking_at_every_token(texts: tuple[str, ...]) -> None:
     """It looked at all tokens for every breaker: 64 long ones took a minute on a vocabulary of 152,000."""
     pieces = [
@@ -250,6 +250,8 @@ def test_lengths_of_repetitions_are_those_of_comparing_one_by_one() -> None:
     """A text of equal tokens was compared place by place: 30,000 of them took 4 s for every row."""
     rng = np.random.default_rng(3)
     texts = [rng.integers(0, 2, n) for n in (1, 2, 40, 200)] + [np.tile([1, 2, 3], 50), np.ones(90, int)]
+    block = rng.permutation(50)
+    texts += [np.concatenate([block, [7], block[:45], block, [8, 9], block[:45]]), np.tile(block, 3)[4:]]
     for last in texts:
         for limit in (3, 33, 1000):
             wanted = []

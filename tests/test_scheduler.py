@@ -114,7 +114,7 @@ class FakePair:
 
     slots: int = 4
     n_vocab: int = 8
-    drafter: str = "auto"
+    drafter: str | Drafter = "auto"
     n_rows: int = MOST_ROWS
     points: Mapping[int, float] = field(default_factory=lambda: FLAT)
     spread: float = 0.5  # how far the draft is off
@@ -167,6 +167,8 @@ class FakePair:
         return self.samplers.setdefault(known, Remembering(request.sampling, self.n_vocab))
 
     def drafter_for(self, request: Request) -> Drafter:
+        if not isinstance(self.drafter, str):
+            return self.drafter
         model = DraftModel(self.sampler(request), n_ctx=self.n_ctx, n_vocab=self.n_vocab)
         free: dict[str, list[Guesser]] = {
             "lookup": [SuffixLookup()],
@@ -314,11 +316,9 @@ class Blurting:
         pass
 
 
-def test_guesses_that_were_drawn_without_asking_are_verified_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_guesses_that_were_drawn_without_asking_are_verified_whole() -> None:
     """They were cut to what had been granted, which was nothing: and a drawn guess may not be withdrawn."""
-    pair = FakePair(n_vocab=3, drafter="none")
-    q = Distribution(np.arange(3), np.full(3, 1 / 3))
-    monkeypatch.setattr(pair, "drafter_for", lambda request: Blurting(q))
+    pair = FakePair(n_vocab=3, drafter=Blurting(Distribution(np.arange(3), np.full(3, 1 / 3))))
     engine = make(pair)
     for id in "abc":
         engine.submit(id, np.array([0, 1], np.int32), Request(SAMPLED, 20, rng_seed=ord(id)))
@@ -744,15 +744,18 @@ def test_streams_in_groups_are_as_fast_as_the_cheapest_evaluation_with_room_for_
     assert sum(pair.target.decoded[-6:]) == 8
 
 
+class Settled(CostTable):
+    """Costs that are known for good."""
+
+    def learn(self, n: int, n_ctx: int, seconds: float, *, plain: bool = False) -> None:
+        pass
+
+
 @pytest.mark.parametrize("two", [0.09, 0.5])
-def test_a_draft_reads_two_tokens_one_after_the_other_where_that_is_cheaper(
-    two: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = CostTable({1: 0.05, 2: two, 63: 20.0}, slope=0.0)
-    monkeypatch.setattr(FakePair, "costs", lambda pair: Costs(CostTable(dict(FLAT), slope=0.0), table))
+def test_a_draft_reads_two_tokens_one_after_the_other_where_that_is_cheaper(two: float) -> None:
+    costs = Costs(Settled(dict(FLAT), slope=0.0), Settled({1: 0.05, 2: two, 63: 20.0}, slope=0.0))
     pair = FakePair(slots=1, drafter="model", spread=0.0)
-    monkeypatch.setattr(CostTable, "learn", lambda *seen, **how: None)
-    engine = Engine(pair, slots=1)
+    engine = Engine(pair, slots=1, costs=costs)
     engine.submit("a", np.arange(6, dtype=np.int32), Request(GREEDY, 60))
     assert run(engine).tokens("a") == pair.alone(np.arange(6, dtype=np.int32), Request(GREEDY, 60))
     assert (2 in pair.draft.decoded) == (two < 0.1) and pair.draft.decoded.count(1) > 20

@@ -53,7 +53,7 @@ def asked(renderer: Renderer, template: str, messages: object = USER) -> str:
 def renderer() -> Iterator[Renderer]:
     made = Renderer(Limits(cpu_s=0.5, memory=256 << 20))
     yield made
-    made._discard()
+    made.close()
 
 
 @pytest.mark.sample(2)
@@ -147,7 +147,7 @@ def test_closing_lets_go_of_all_who_wait() -> None:
         thread.join(60)
     assert len(said) == 3 and all("the program is ending" in sentence for sentence in said)
     assert asked(renderer, "{{ 1 + 1 }}") == "2"
-    renderer._discard()
+    renderer.close()
 
 
 def test_what_was_given_up_keeps_nobody_waiting() -> None:
@@ -168,7 +168,7 @@ def test_what_was_given_up_keeps_nobody_waiting() -> None:
     assert asked(renderer, "{{ 1 + 1 }}") == "2"
     for thread in threads:
         thread.join(60)
-    renderer._discard()
+    renderer.close()
 
 
 def test_who_gives_up_spoils_no_template_for_others() -> None:

@@ -98,7 +98,7 @@ def test_one_whose_sender_has_left_ends_and_others_are_tried() -> None:
 
 def _child(trials: Trials) -> psutil.Process:
     assert trials.lark(SMALL)
-    [child] = trials._started
+    [child] = trials.children.started
     return psutil.Process(child.pid)
 
 

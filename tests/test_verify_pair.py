@@ -299,8 +299,9 @@ def test_the_verdict_follows_from_the_findings() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])
-def test_the_report_fits_the_terminal(width: int) -> None:
-    lines = REPORT.lines(width)
+def test_the_report_fits_the_terminal(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = REPORT.lines()
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
     for figure in ("1,000 samples in 40 cells", "p = 0.5", "p < 5e-05", "0.1 or more", "(12 with more time)"):
@@ -375,5 +376,5 @@ def test_too_few_texts_prove_nothing_and_say_how_much_they_would_show() -> None:
     report = replace(REPORT, greedy=(few,), seeded=(few,))
     assert report.exit_code == UNDECIDED and report.visible == pytest.approx(1 - 0.1 ** (1 / 16))
     assert "wrong less often than 1 time in 7" in report.verdict()
-    assert "1 guess in 42 wrongly would be found" in " ".join(REPORT.lines(1000))
+    assert "1 guess in 42 wrongly would be found" in " ".join(" ".join(REPORT.lines()).split())
     assert replace(REPORT, greedy=(few,) * 5, seeded=(few,) * 5).exit_code == LOSSLESS

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import queue
+import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -43,11 +45,14 @@ class FakeEngine:
             raise KeyError(id)
 
 
-def worker(text_log: TextLog | None = None) -> tuple[Worker, FakeEngine, io.BytesIO]:
+def worker(
+    text_log: TextLog | None = None, clock: Callable[[], float] = time.monotonic
+) -> tuple[Worker, FakeEngine, io.BytesIO]:
     out, engine = io.BytesIO(), FakeEngine()
     reader = SimpleNamespace(takes=lambda message: True, items=queue.SimpleQueue())
     outbox = Outbox(cast(Any, out))
-    return Worker(PAIR, cast(Any, engine), cast(RequestReader, reader), outbox, text_log), engine, out
+    made = Worker(PAIR, cast(Any, engine), cast(RequestReader, reader), outbox, text_log, clock)
+    return made, engine, out
 
 
 def submitted(id: str) -> Ready:
@@ -103,10 +108,9 @@ def texts(out: io.BytesIO) -> list[str]:
 class Steps:
     """Lets a worker tell rounds of steps that take as long as is said."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.worker, _, self.out = worker()
+    def __init__(self) -> None:
+        self.worker, _, self.out = worker(clock=lambda: self.now)
         self.now = 100.0
-        monkeypatch.setattr("edgespec.engine.worker.time", SimpleNamespace(monotonic=lambda: self.now))
         self.worker.take(submitted("a"))
 
     def take(self, ms: float, *happenings: Any) -> str:
@@ -116,11 +120,9 @@ class Steps:
         return "".join(texts(self.out))
 
 
-def test_rounds_that_follow_one_another_quickly_are_reported_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rounds_that_follow_one_another_quickly_are_reported_together() -> None:
     """Each message wakes the web process and its client beside the evaluation."""
-    steps = Steps(monkeypatch)
+    steps = Steps()
     assert steps.take(7, round_of("1")) == "1", "the first is told at once"
     assert steps.take(7, round_of("2")) == "1"
     assert steps.take(7, round_of("3")) == "1"
@@ -130,13 +132,13 @@ def test_rounds_that_follow_one_another_quickly_are_reported_together(
     assert steps.take(7, round_of("7")) == "1234567", "another request of this name has a first round again"
 
 
-def test_a_round_of_a_large_model_is_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps(monkeypatch)
+def test_a_round_of_a_large_model_is_reported_at_once() -> None:
+    steps = Steps()
     assert [steps.take(21, round_of(text)) for text in "1234"] == ["1", "12", "123", "1234"]
 
 
 def test_what_is_held_goes_with_whatever_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = Steps(monkeypatch)
+    steps = Steps()
     steps.take(7, round_of("1"))
     assert steps.take(7, round_of("2")) == "1"
     steps.worker.take(submitted("b"))

@@ -463,8 +463,11 @@ def add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary, chat_template: st
 
 
 def add_metadata(writer: GGUFWriter, metadata: Mapping[str, Any]) -> None:
+    """None leaves a key out."""
     for key, value in metadata.items():
         writer.kv_data[0].pop(key, None)  # else gguf warns of a key set twice
+        if value is None:
+            continue
         if isinstance(value, bool):
             writer.add_bool(key, value)
         elif isinstance(value, int):

@@ -27,9 +27,9 @@ from edgespec.client.stream import SILENCE_S, AnswerStream, sent_events
 from edgespec.core.values import BreakEven
 from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, SettingError
 from edgespec.system.odd_text import as_text
+from edgespec_models.checked_value import checked
 
 __all__ = ["AnswerOptions", "AnswerStream", "Client", "Ended", "EngineState", "Info", "Span", "StreamedRound"]
-_STATE_FIELDS = tuple(one.name for one in fields(EngineState))
 PROOF_S = 2.0  # how long a server on this machine may take for its proof
 NOT_OPENAI = "is it an OpenAI-style server? Its address usually ends with /v1"
 ANSWER_S = 30.0  # for what takes no evaluation
@@ -259,12 +259,8 @@ class Client:
 
 
 def _state(engine: Mapping[str, Any]) -> EngineState:
-    known = {name: engine[name] for name in _STATE_FIELDS if name in engine}
     try:
-        state = EngineState(**{**known, "progress": number(known, "progress") or 0.0})
-        if not (isinstance(state.state, str) and isinstance(state.model, str)):
-            raise TypeError
-        return state
+        return checked(EngineState, engine)
     except TypeError:
         raise EndpointError("the server said nothing about its engine: is it another version?") from None
 

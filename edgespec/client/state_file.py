@@ -10,10 +10,11 @@ import hmac
 import json
 import secrets
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from edgespec.system import config
+from edgespec_models.checked_value import checked
 from edgespec_models.kept_file import write_whole
 
 PROOF_PATH = "/edgespec/proof"
@@ -48,9 +49,6 @@ class ServerState:
 def digest(template: str) -> str:
     """Returns a digest that identifies a chat template."""
     return hashlib.sha256(template.encode("utf-8", "replace")).hexdigest()
-
-
-_FIELDS = tuple(one.name for one in fields(ServerState))
 
 
 def _folder() -> Path:
@@ -91,7 +89,6 @@ def states() -> list[ServerState]:
 def _read(path: Path) -> ServerState | None:
     """Returns a file's content; None if it makes no sense."""
     try:
-        state = json.loads(path.read_text())
-        return ServerState(**{name: state[name] for name in _FIELDS if name in state})
-    except (OSError, ValueError, TypeError, AttributeError):
+        return checked(ServerState, json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
         return None

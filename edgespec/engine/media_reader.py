@@ -28,7 +28,8 @@ from edgespec.errors import EngineError, GivenUpError, ModelUnsupportedError, Se
 from edgespec.llama.medium import Medium
 from edgespec.system.closing import Closing
 from edgespec.system.json_child import ChildDiedError, JsonChild
-from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, TOO_MUCH, LimitedChild, Limits
+from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, TOO_MUCH, Limits
+from edgespec.system.limited_children import LimitedChildren
 
 BUDGET = 2**29  # bytes of rows that are kept
 LONGEST_S = 300.0  # for encoding one medium
@@ -52,7 +53,7 @@ class MediaReader(Closing):
         self._files = {"projector": str(projector), "target": str(target), "on_gpu": on_gpu}
         self._turn = threading.Lock()
         self.encoder = JsonChild("edgespec.llama.projector_child", longest_s=LONGEST_S)
-        self.decoder: LimitedChild | None = None
+        self.decoder = LimitedChildren("edgespec.engine.picture_child")
         self._known: OrderedDict[bytes, tuple[Piece, ...]] = OrderedDict()  # the last used at the end
         self.by_cell: MutableMapping[int, Medium] = WeakValueDictionary()
         self.encoded = 0  # media, so far
@@ -70,8 +71,7 @@ class MediaReader(Closing):
     def close(self) -> None:
         """Ends the children."""
         self.encoder.close()
-        if self.decoder:
-            self.decoder.end()
+        self.decoder.close()
 
     def _about(self) -> dict[str, Any]:
         """Returns what the projector can do, which loads and tries it: on the processor if no card can."""
@@ -141,17 +141,11 @@ class MediaReader(Closing):
 
     def decoded(self, file: bytes) -> str:
         """Returns width, height and RGB bytes, in words. Raises SettingError and GivenUpError."""
-        if self.decoder is None or not self.decoder.runs():
-            self.decoder = LimitedChild("edgespec.engine.picture_child")
         kind, text = self.decoder.answer(pickle.dumps(file), PICTURE)
         if kind == TEXT:
             return text
         if kind == REFUSED:
             raise SettingError(text)
-        self.decoder.end()
-        self.decoder = None
-        if (given_up := GIVEN_UP.get()) and given_up.is_set():
-            raise GivenUpError
         raise SettingError(f"the picture {text}" if kind == TOO_MUCH else "the picture is damaged")
 
     def _made(self, content: bytes, i: int, sent: dict[str, Any]) -> Piece:

@@ -14,8 +14,8 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,7 +29,7 @@ PIECE = 512  # tokens: a copy of so many takes the engine some hundredths of a s
 LEAST = 64  # tokens: fewer are not worth a file
 AHEAD = 2  # copies that may wait to be written
 KNOWN_S = 2.0  # how long the first request may wait until all files are known
-FETCH_S = 10.0  # how long a request may wait for its files: a disk that hangs is not waited for
+FETCH_S = 10.0  # a disk that hangs is not waited for
 
 
 @dataclass(slots=True, eq=False)
@@ -41,12 +41,12 @@ class Fetch:
     found: dict[ModelName, list[Saved]] = field(default_factory=dict)
     checkpoints: dict[ModelName, Saved] = field(default_factory=dict)
     done: threading.Event = field(default_factory=threading.Event)
-    since: float = field(default_factory=time.monotonic)
+    until: float = 0.0  # by time.monotonic, it is worth waiting for
 
     @property
     def waits(self) -> bool:
         """Returns whether it is worth waiting for."""
-        return not self.done.is_set() and time.monotonic() - self.since < FETCH_S
+        return not self.done.is_set() and time.monotonic() < self.until
 
     def useful(self, tokens: bytes) -> int:
         """Returns how many tokens of a prompt the target need not evaluate."""
@@ -75,12 +75,15 @@ class PromptFiles:
         *,
         piece: int = PIECE,
         least: int = LEAST,
+        read: Callable[[StateFile], Saved] = read_state,
+        fetch_s: float = FETCH_S,
     ) -> None:
         """roots: what the states of each context depend on. piece: tokens of one; least: of a file.
+        read: reads a state. fetch_s: how long a request may wait for its files.
 
         Raises OSError if nothing can be written.
         """
-        self._piece, self._least = piece, least
+        self._piece, self._least, self._read_state, self._fetch_s = piece, least, read, fetch_s
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):  # or nothing would ever be kept, and nobody know
             pass
@@ -149,7 +152,8 @@ class PromptFiles:
             for name, root in self.roots.items() if checkpoints else ():
                 if not wanted[name] and (pair := self._by_checkpoint(root, tokens)):
                     wanted[name], their_checkpoints[name] = [pair[0]], pair[1]
-        fetch, target = Fetch(wanted, their_checkpoints), [file.saved for file in wanted["target"]]
+        fetch = Fetch(wanted, their_checkpoints, until=time.monotonic() + self._fetch_s)
+        target = [file.saved for file in wanted["target"]]
         checkpoint = their_checkpoints["target"].saved if "target" in their_checkpoints else None
         if _spared(target, checkpoint, tokens) < least or not self._thread.is_alive():
             fetch.done.set()
@@ -281,26 +285,23 @@ class PromptFiles:
                     else:
                         (self._folder / name).unlink()
 
-    @contextmanager
-    def _dropping(self, file: StateFile) -> Iterator[None]:
-        """Removes a file that cannot be read."""
+    def _saved(self, file: StateFile) -> Saved | None:
+        """Returns the state of a file, which is removed if it cannot be read."""
         try:
-            yield
+            return self._read_state(file)
         except (NotAStateError, OSError, MemoryError, ValueError):
             self._drop(file)
+            return None
 
     def _read(self, job: Fetch) -> None:
         for name, files in job.wanted.items():
             found = job.found[name] = list[Saved]()
-            for file in files:
-                with self._dropping(file):
-                    found.append(read_state(file))
-                    continue
-                break
+            while len(found) < len(files) and (saved := self._saved(files[len(found)])):
+                found.append(saved)
             self._used(files[len(found) - 1] if found else None)
         for name, file in job.wanted_checkpoints.items():
-            with self._dropping(file):
-                job.checkpoints[name] = read_state(file)
+            if saved := self._saved(file):
+                job.checkpoints[name] = saved
                 self._used(file)
 
 

@@ -10,15 +10,13 @@ started when needed, a few at most, and kept: a slow grammar does not delay othe
 from __future__ import annotations
 
 import pickle
-import queue
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-from edgespec.errors import GivenUpError, GrammarError
+from edgespec.errors import GrammarError
 from edgespec.grammar.grammar import NAMES, Grammar
 from edgespec.system.closing import Closing
-from edgespec.system.limited_child import GIVEN_UP, LOOK_S, REFUSED, TEXT, LimitedChild, Limits
+from edgespec.system.limited_child import REFUSED, TEXT, Limits
+from edgespec.system.limited_children import LimitedChildren
 
 CPU_S = 5.0  # for one grammar
 PATIENCE_S = 60.0  # of the clock, on a machine that is busy with other things
@@ -43,55 +41,23 @@ class Trials(Closing):
         cpu_s, patience_s: limits for one grammar, of the processor and of the clock.
         """
         self._controls, self._limits = controls, Limits(cpu_s, patience_s, MEMORY, text=LONGEST)
-        self._idle: queue.LifoQueue[LimitedChild | None] = queue.LifoQueue()
-        for _ in range(children):
-            self._idle.put(None)  # one that may be started
-        self._started: set[LimitedChild] = set()
+        self.children = LimitedChildren("edgespec.engine.trial_child", most=children)
 
     def close(self) -> None:
         """Ends the children."""
-        for child in tuple(self._started):
-            self._end(child)
+        self.children.close()
 
     def lark(self, grammar: Grammar) -> str:
         """Returns a grammar in llguidance's format.
 
         Raises GrammarError if it is wrong, or takes too much, and GivenUpError.
         """
-        given_up = GIVEN_UP.get() or threading.Event()
-        asked = pickle.dumps((tuple(self._controls()), grammar))
-        child = self._turn(given_up)
-        try:
-            if child and not child.runs():
-                self._end(child)
-                child = None
-            if child is None:
-                child = LimitedChild("edgespec.engine.trial_child")
-                self._started.add(child)
-            kind, text = child.answer(asked, self._limits)
-            if kind not in (TEXT, REFUSED):
-                self._end(child)
-                child = None
-        finally:
-            self._idle.put(child)
+        kind, text = self.children.answer(pickle.dumps((tuple(self._controls()), grammar)), self._limits)
         if kind == TEXT:
             return text
         if kind == REFUSED:
             raise GrammarError(text)
-        if given_up.is_set():
-            raise GivenUpError
         raise GrammarError(
             f"the {NAMES[grammar.kind]} cannot be used: to read it takes more than {self._limits.cpu_s:g} "
             "s, or more memory than it may have; make it smaller or simpler"
         )
-
-    def _turn(self, given_up: threading.Event) -> LimitedChild | None:
-        """Waits for a child that is idle, or may be started."""
-        while not given_up.is_set():
-            with suppress(queue.Empty):
-                return self._idle.get(timeout=LOOK_S)
-        raise GivenUpError
-
-    def _end(self, child: LimitedChild) -> None:
-        child.end()
-        self._started.discard(child)

@@ -75,9 +75,10 @@ class Worker:
         reader: RequestReader,
         outbox: Outbox,
         text_log: TextLog | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """text_log: keeps the texts, if wanted."""
-        self._text_log = text_log
+        self._text_log, self._clock = text_log, clock
         self._older = read(text_log.folder) if text_log else iter(())  # read while there is nothing to do
         self._pair, self._engine, self._reader, self._outbox = pair, engine, reader, outbox
         self._pieces: dict[str, _TokenTexts] = {}  # of those that want them
@@ -111,7 +112,7 @@ class Worker:
             if not self._engine.idle:
                 self._used = True
                 Threads.own_work = self._reader.own_work
-                began, calls = time.monotonic(), self._pair.decodes
+                began, calls = self._clock(), self._pair.decodes
                 self._reader.step_began = began
                 events = self._engine.step()
                 self._reader.step_began = None
@@ -176,7 +177,7 @@ class Worker:
             busy, plain_s = self._pair.busy(), self._pair.costs().target.seconds(1)
             counts = self._decodes, self._in_slots
             self._decodes = self._in_slots = 0
-            step = StepReport(began, time.monotonic(), tuple(messages), busy, plain_s, *counts)
+            step = StepReport(began, self._clock(), tuple(messages), busy, plain_s, *counts)
             (self._outbox.hold if self._may_wait(step) else self._outbox.send)(step)
         else:
             self._outbox.release()

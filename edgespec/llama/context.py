@@ -13,7 +13,6 @@ from typing import Any
 
 import llama_cpp as C
 import numpy as np
-from numpy.typing import NDArray
 
 from edgespec.core.loop import NO_ROWS, Rows, Want
 from edgespec.core.media import end_of_media, runs
@@ -25,7 +24,6 @@ from edgespec.llama.heads.hidden_rows import HiddenRows
 from edgespec.llama.heads.taps import Switch, Tap
 from edgespec.llama.medium import Medium, check_known, medium_at
 from edgespec.llama.model import Model
-from edgespec.llama.saved import Saved
 from edgespec.llama.sequence import bytes_of
 from edgespec.llama.settings import ContextSettings, new_context
 from edgespec.pairs.adapters import Scales
@@ -57,7 +55,11 @@ class Context(Closing):
         self.handle: Any = new_context(model, settings)
         self._cells = Cells(model, settings, self.handle)
         self._evaluator = Evaluator(model, settings, self.handle, self._cells)
-        self.parts, self.checkpoints = self._cells.parts, self._cells.checkpoints
+        cells = self._cells  # what it holds, forgets and shares is theirs alone
+        self.held, self.holds, self.clear, self.cut = cells.held, cells.holds, cells.clear, cells.cut
+        self.save, self.restore, self.share = cells.save, cells.restore, cells.share
+        self.keep_cells, self.give_back_cells = cells.keep_cells, cells.give_back_cells
+        self.parts, self.checkpoints = cells.parts, cells.checkpoints
         self.media: Mapping[int, Medium] = {}  # what may be among the tokens, by its first cell
         try:
             self._probe()
@@ -130,42 +132,6 @@ class Context(Closing):
             )
             C.llama_set_adapters_lora(self.handle, pointers, n, factors)
             self.adapters = scales
-
-    def held(self, seq: int = 0) -> NDArray[np.int32]:
-        """Returns the tokens that a sequence holds."""
-        return self._cells.held(seq)
-
-    def holds(self, seq: int, tokens: bytes) -> int:
-        """Returns how many of a sequence's first tokens are those given, int32 each."""
-        return self._cells.holds(seq, tokens)
-
-    def clear(self, s: int = 0) -> None:
-        """Forgets what a sequence holds."""
-        self._cells.clear(s)
-
-    def cut(self, s: int, n: int) -> None:
-        """Forgets what a sequence holds after its first n tokens, or more if it cannot go back there."""
-        self._cells.cut(s, n)
-
-    def save(self, s: int) -> Saved:
-        """Returns a copy of what a sequence holds, in host memory."""
-        return self._cells.save(s)
-
-    def restore(self, s: int, saved: Saved) -> bool:
-        """Makes a sequence hold what was saved; False (and nothing is held) if cells have run out."""
-        return self._cells.restore(s, saved)
-
-    def share(self, source: int, s: int, n: int) -> bool:
-        """Makes a sequence hold the first n tokens of another, in the same cells; False if it cannot."""
-        return self._cells.share(source, s, n)
-
-    def keep_cells(self, on: bool) -> None:
-        """Has cells of removed tokens stay occupied (see `Cells`)."""
-        self._cells.keep_cells(on)
-
-    def give_back_cells(self) -> bool:
-        """Frees the cells that were kept; False if there were none."""
-        return self._cells.give_back_cells()
 
     def missing(self, want: Want) -> int:
         """Returns how many tokens `score` would evaluate for this, with the cache as it is."""

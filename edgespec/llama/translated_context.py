@@ -36,6 +36,7 @@ class TranslatedContext(Closing):
         self.own, self.n_vocab = context, n_vocab
         self.model, self.settings, self.n_ctx = context.model, context.settings, context.n_ctx
         self.first_s, self.batches, self.fills = context.first_s, context.batches, context.fills
+        self.keep_cells, self.give_back_cells = context.keep_cells, context.give_back_cells
         self.shared = SharedTokens(
             translation.to_draft, translation.to_target, n_target=n_vocab, n_draft=context.model.n_vocab
         )
@@ -142,14 +143,6 @@ class TranslatedContext(Closing):
         if done:
             self._held[s] = shared
         return done
-
-    def keep_cells(self, on: bool) -> None:
-        """on: cells of removed tokens stay occupied, as in `Context.keep_cells`."""
-        self.own.keep_cells(on)
-
-    def give_back_cells(self) -> bool:
-        """Frees the cells that were kept; False if there were none."""
-        return self.own.give_back_cells()
 
 
 class _Pieces:

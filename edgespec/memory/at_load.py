@@ -55,7 +55,7 @@ def fitted(
     try:
         if not (cards or settings.rpc) and _plenty(target, draft, settings, taken):
             return settings, ()
-        fit = (ask or pair_fit)(target, draft, settings, [ram(taken), *_machines(settings), *cards])
+        fit = (ask or pair_fit)(target, draft, settings, [ram(taken), *remote_devices(settings.rpc), *cards])
     except HeaderError as error:
         raise ModelFileError(str(error)) from None
     except (MachineLostError, UnknownPlaceError):
@@ -151,7 +151,7 @@ def pair_fit(
     with MemoryOracle() as oracle:
         asks = _asks(oracle, headers, files, settings)
         if devices is None:
-            devices = [ram(taken), *_machines(settings), *oracle.devices()]
+            devices = [ram(taken), *remote_devices(settings.rpc), *oracle.devices()]
         if projector:
             devices = [replace(one, free=one.free - projector.on(one.name)) for one in devices]
         return choose(
@@ -179,14 +179,6 @@ def projector_need(path: Path | None) -> Need | None:
             return oracle.projector(str(path)) if path else None
     except EdgeSpecError:
         return None
-
-
-def _machines(settings: PairSettings) -> list[Device]:
-    """Returns the devices of other machines, which must not be in use: each has one client at a time."""
-    return [
-        Device(device.name, device.free, device.total, "on another machine")
-        for device in remote_devices(settings.rpc)
-    ]
 
 
 def memory_for_models() -> int:

@@ -8,8 +8,10 @@ import platform
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from edgespec.system.config import cache_folder
+from edgespec_models.checked_value import checked
 from edgespec_models.kept_file import write_whole
 
 
@@ -38,12 +40,10 @@ class PlannedSpeed:
 
 def planned(name: str) -> PlannedSpeed | None:
     """Returns the estimate for a pair on this machine; None if there is none."""
-    found = _read().get(name)
-    with suppress(TypeError, ValueError):
-        if isinstance(found, dict):
-            speed = PlannedSpeed(**found)
-            if speed.plain_tok_per_s > 0:
-                return speed
+    with suppress(TypeError):
+        speed = checked(PlannedSpeed, _read().get(name))
+        if speed.plain_tok_per_s > 0:
+            return speed
     return None
 
 
@@ -55,11 +55,9 @@ def keep(name: str, speed: PlannedSpeed) -> None:
         write_whole(kept_in(), json.dumps(known), sync=False)
 
 
-def _read() -> dict[str, object]:
-    with suppress(OSError, ValueError):
-        found = json.loads(kept_in().read_text(encoding="utf-8"))
-        if isinstance(found, dict):
-            return found
+def _read() -> dict[str, Any]:
+    with suppress(OSError, ValueError, TypeError):
+        return checked(dict[str, Any], json.loads(kept_in().read_text(encoding="utf-8")))
     return {}
 
 

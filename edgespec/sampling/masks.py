@@ -63,7 +63,7 @@ class Matcher(Protocol):
     def mask(self) -> NDArray[np.uint32] | None:
         """Returns a bit for each token, the lowest first; None if any may follow.
 
-        Raises GrammarError if it gives up.
+        Raises GrammarError if it gives up, or where nothing may follow.
         """
 
     def takes(self, token: int) -> bool:
@@ -215,8 +215,5 @@ class Masks:
         if self._newest is not None and self._words is not None and np.array_equal(words, self._words):
             return self._newest  # inside a string, one mask after another is the same
         flags = np.unpackbits(words.view(np.uint8), bitorder="little")[: self.n_vocab].view(np.bool_)
-        count = int(np.count_nonzero(flags))
-        if not count:
-            raise GrammarError("the grammar allows no token here: allow the text to end")
-        self._words, self._newest = words.copy(), Allowed(flags, count)
+        self._words, self._newest = words.copy(), Allowed(flags, int(np.count_nonzero(flags)))
         return self._newest

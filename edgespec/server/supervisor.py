@@ -8,16 +8,24 @@ have to give is served in order, so that two clients that want different pairs b
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from pathlib import Path
 
 from edgespec.protocol.messages import LoadRequest
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
 from edgespec.server.worker_life import PING_S, WorkerLife
+from edgespec.server.worker_process import WorkerProcess, new_worker
 
 _SWITCHED = "the model was unloaded by force: try again, or name the model you want"
 SWITCHED = Refusal(503, _SWITCHED, code="model_switched", retry_s=1)
+
+
+def fits_alongside(load: LoadRequest, processes: list[int]) -> bool:
+    """Returns whether a pair fits with those of other processes as it does alone; asks llama.cpp."""
+    from edgespec.memory.at_load import fits_with  # late: with one pair, nobody asks
+
+    return fits_with(Path(load.target), Path(load.draft) if load.draft else None, load.settings, processes)
 
 
 class Supervisor:
@@ -30,9 +38,12 @@ class Supervisor:
         most: int = 1,
         tell: Callable[[str], None] = lambda _: None,
         ping_s: float = PING_S,
+        new: Callable[[], Awaitable[WorkerProcess]] = new_worker,
+        fits: Callable[[LoadRequest, list[int]], bool] = fits_alongside,
     ) -> None:
-        """load: the first. most: how many may be in memory at once. The rest is as in `WorkerLife`."""
-        self._most, self._tell, self._ping_s = most, tell, ping_s
+        """load: the first. most: how many may be in memory at once. fits: whether a pair does, alongside
+        processes that have others. The rest is as in `WorkerLife`."""
+        self._most, self._tell, self._ping_s, self._new, self._fits = most, tell, ping_s, new, fits
         self._idle_s: float | None = None
         self._next: LoadRequest | None = None
         self._turn = asyncio.Lock()  # fair: first come, first served
@@ -57,7 +68,7 @@ class Supervisor:
                 several = len(self._in_memory()) > 1
                 self._tell(f"{Path(load.target).name}: {sentence}" if several else sentence)
 
-            made = WorkerLife(load, self._moved, first=first, tell=tell, ping_s=self._ping_s)
+            made = WorkerLife(load, self._moved, first=first, tell=tell, ping_s=self._ping_s, new=self._new)
             made.idle_s = self._idle_s
             self.workers[load] = made
         return self.workers[load]
@@ -220,7 +231,8 @@ class Supervisor:
         while others := self._in_memory():
             if len(others) != before:
                 before = len(others)
-                room = before < self._most and await self._fits(wanted.load, others)
+                pids = [one.pid for one in others if one.pid]
+                room = before < self._most and await asyncio.to_thread(self._fits, wanted.load, pids)
             if room:
                 return
             idle = [one for one in others if one.idle]
@@ -231,14 +243,6 @@ class Supervisor:
                 await self._end(least)
             else:
                 await self._different(force)
-
-    async def _fits(self, load: LoadRequest, others: list[WorkerLife]) -> bool:
-        """Returns whether a pair fits with others as it does alone; asks llama.cpp for a second."""
-        from edgespec.memory.at_load import fits_with  # late: with one pair, nobody asks
-
-        target, draft = Path(load.target), Path(load.draft) if load.draft else None
-        pids = [one.pid for one in others if one.pid]
-        return await asyncio.to_thread(fits_with, target, draft, load.settings, pids)
 
     @contextlib.asynccontextmanager
     async def _my_turn(self, force: bool) -> AsyncIterator[None]:

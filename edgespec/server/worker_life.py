@@ -11,7 +11,7 @@ if it stays silent.
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Literal
 
@@ -59,16 +59,17 @@ class WorkerLife:
         first: bool,
         tell: Callable[[str], None],
         ping_s: float,
+        new: Callable[[], Awaitable[WorkerProcess]] = new_worker,
     ) -> None:
         """changed: called at each change of the state, or of who uses it. first: there is nothing else to
         answer, so it is tried until it has been loaded. tell: takes messages for the person at the terminal.
-        ping_s: how often the worker is pinged."""
+        ping_s: how often the worker is pinged. new: starts a process."""
         self.state: State = "unloaded"
         self.about: Loaded | None = None
         self.engine = WorkerRequests(self._send, self._refuse, self._moved)
         self._process: WorkerProcess | None = None
         self._refusing: Refusal | None = None  # why no request is taken now
-        self.load, self._tell, self._ping_s = load, tell, ping_s
+        self.load, self._tell, self._ping_s, self._new = load, tell, ping_s, new
         self._changed = changed
         self.first = first
         self.leases = 0  # of those who are about to ask
@@ -277,7 +278,7 @@ class WorkerLife:
         self._kills = kills_for_memory()
         self._become("loading")
         try:
-            self._process = process = await new_worker()
+            self._process = process = await self._new()
         except OSError as error:  # such as no memory for a process: that passes
             self._killed_for = f"its process cannot be started ({error.strerror or error})"
             return 1

@@ -75,7 +75,7 @@ class WorkerProcess:
             self.lines.append(rest)
 
 
-async def new_worker() -> WorkerProcess:
+async def new_worker(kind: type[WorkerProcess] = WorkerProcess) -> WorkerProcess:
     """Starts a worker, which logs to its pipe and gets no key; if this is cancelled, none is left."""
     shared = {name: value for name, value in os.environ.items() if name not in PRIVATE}
     starting = asyncio.ensure_future(
@@ -92,7 +92,7 @@ async def new_worker() -> WorkerProcess:
         )
     )
     try:
-        return WorkerProcess(await asyncio.shield(starting))
+        return kind(await asyncio.shield(starting))
     except asyncio.CancelledError:
         process = await starting
         process.kill()

@@ -10,9 +10,9 @@ import socket
 import struct
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from edgespec.errors import MachineLostError, SettingError
+from edgespec_models.fit.need import Device
 
 PORT = 50052  # llama.cpp's
 MOST_MACHINES = 16  # GGML_RPC_MAX_SERVERS
@@ -23,15 +23,6 @@ LOST = 76  # exit code of a process that lost a machine (EX_PROTOCOL)
 LOST_WORDS = "lost the machine of --rpc at "
 _HELLO, _DEVICE_COUNT, _DEVICE_MEMORY = 14, 15, 11  # commands
 _ABILITIES = bytes(24)  # other transports than TCP: none
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteDevice:
-    """A place for layers on another machine. free, total: bytes of its memory."""
-
-    name: str  # HOST:PORT, with the device's number where the machine has several
-    free: int
-    total: int
 
 
 def addresses(text: str, *, public: bool = False) -> tuple[str, ...]:
@@ -72,12 +63,15 @@ def _address(part: str, public: bool) -> str:
     return f"{ip}:{number}"
 
 
-def remote_devices(machines: Iterable[str]) -> list[RemoteDevice]:
-    """Returns the devices of all machines, in their order. Raises MachineLostError if one cannot serve."""
+def remote_devices(machines: Iterable[str]) -> list[Device]:
+    """Returns the devices of all machines, in their order; none may be in use, each has one client at a time.
+
+    Raises MachineLostError if one cannot serve.
+    """
     return [device for machine in machines for device in ask(machine)]
 
 
-def ask(machine: str, *, answer_s: float = ANSWER_S) -> list[RemoteDevice]:
+def ask(machine: str, *, answer_s: float = ANSWER_S) -> list[Device]:
     """Returns the devices of one machine. Raises MachineLostError if it cannot serve us now."""
     host, _, port = machine.rpartition(":")
     try:
@@ -98,7 +92,7 @@ def ask(machine: str, *, answer_s: float = ANSWER_S) -> list[RemoteDevice]:
     raise MachineLostError(f"the machine of --rpc at {machine} cannot be used: {why}")
 
 
-def _devices(machine: str, connection: socket.socket) -> list[RemoteDevice]:
+def _devices(machine: str, connection: socket.socket) -> list[Device]:
     major, minor = struct.unpack_from("<BB", _answer(connection, _HELLO, _ABILITIES, 4 + len(_ABILITIES)))
     if major != MAJOR or minor > MINOR:
         raise MachineLostError(
@@ -108,15 +102,15 @@ def _devices(machine: str, connection: socket.socket) -> list[RemoteDevice]:
     (count,) = struct.unpack("<I", _answer(connection, _DEVICE_COUNT, b"", 4))
     if not 0 < count <= 64:
         raise MachineLostError(f"the machine of --rpc at {machine} has {count} devices to offer")
-    memory = [_answer(connection, _DEVICE_MEMORY, struct.pack("<I", i), 16) for i in range(count)]
-    return [
-        RemoteDevice(name, *struct.unpack("<QQ", sizes))
-        for name, sizes in zip(device_names(machine, count), memory, strict=True)
-    ]
+    found = []
+    for i, name in enumerate(device_names(machine, count)):
+        free, total = struct.unpack("<QQ", _answer(connection, _DEVICE_MEMORY, struct.pack("<I", i), 16))
+        found.append(Device(name, free, total, "on another machine"))
+    return found
 
 
 def device_names(machine: str, count: int) -> list[str]:
-    """Returns the names of a machine's devices."""
+    """Returns the names of a machine's devices: its address, with their numbers where it has several."""
     return [machine] if count == 1 else [f"{machine}/{i}" for i in range(count)]
 
 

@@ -18,12 +18,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from edgespec.system.builds import MENDING, library_folder
 from edgespec.system.config import cache_folder
 from edgespec_models import tiny
+from edgespec_models.checked_value import checked
 from edgespec_models.kept_file import write_whole
 
 LONGEST_S = 60.0  # the child takes half a second; a machine that swaps takes longer
@@ -115,13 +116,8 @@ def _fault(*, extra_buffers: bool) -> str | None:
 
 
 def _kept(path: Path) -> SelfTest | None:
-    with suppress(OSError, ValueError):
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        kinds = {"fault": str, "extra_buffers": bool, "sound": bool}
-        if isinstance(kept, dict) and all(
-            isinstance(kept.get(field.name), kinds[field.name]) for field in fields(SelfTest)
-        ):
-            return SelfTest(**{name: kept[name] for name in kinds})
+    with suppress(OSError, ValueError, TypeError):
+        return checked(SelfTest, json.loads(path.read_text(encoding="utf-8")))
     return None
 
 

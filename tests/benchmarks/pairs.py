@@ -71,7 +71,7 @@ def _converted(source: Path, number_format: str) -> Path:
 
 def _grown(source: Path, path: Path, shape: ModelShape, dtype: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    grow.grow(source, path, grow.fit(shape, grow.read_shape(source)), dtype=dtype)
+    grow.grow(source, path, shape, dtype=dtype)
     return path
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from functools import cache, partial
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,18 @@ ELSEWHERE = PairSettings(threads=1, flash_attention=False)  # batches take other
 
 EXCUSED_AT_MOST = 0.05  # of the texts
 LOGITS_DIFFER_AT_MOST = 0.25
-complaint = partial(
-    equality.complaint, explained_at_most=EXCUSED_AT_MOST, logits_differ_at_most=LOGITS_DIFFER_AT_MOST
-)
+
+
+def complaint(differences: Sequence[equality.Difference | None], *, identical: bool) -> str | None:
+    """Says what is wrong with the differences of many texts, and whether too many differ; None if nothing."""
+    if wrong := equality.complaint(
+        differences, identical=identical, logits_differ_at_most=LOGITS_DIFFER_AT_MOST
+    ):
+        return wrong
+    n, found = len(differences), [found for found in differences if found]
+    if len(found) <= EXCUSED_AT_MOST * n:
+        return None
+    return f"{len(found)} of {n} texts differ by rounding, more than {EXCUSED_AT_MOST:.0%}: {found[:3]}"
 
 
 def pair_files() -> tuple[Path, Path]:

@@ -185,13 +185,17 @@ def test_a_chat_that_lost_its_slot_goes_on_from_host_memory() -> None:
             assert all(kept[i][1] < 20 < 80 <= read_again[i][1] for i in (2, 3)), (kept, read_again)
 
 
-def test_a_small_cache_delays_streams_and_fails_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_cache_delays_streams_and_fails_none() -> None:
     """llama.cpp says itself that its cells have run out; whoever waits goes on where it stood."""
     settings = replace(BYTE_IDENTICAL, slots=4, n_ctx=256, cache_tokens=256, remember=False)
     cleared: list[int] = []
-    clear = Context.clear
-    monkeypatch.setattr(Context, "clear", lambda self, s=0: (cleared.append(s), clear(self, s)))
+
+    def noted(s: int = 0) -> None:
+        cleared.append(s)
+        clear(s)
+
     with Pair(*pair_files(), settings) as pair:
+        clear, pair.target_context.clear = pair.target_context.clear, noted
         ban = dict.fromkeys(pair.target.end_tokens, -np.inf)
         asked = {
             id: (p[:8], Request(Sampling(temperature=0, logit_bias=ban), 120))

@@ -255,9 +255,7 @@ def test_a_stream_that_waits_for_its_turn_or_its_prompt_gives_signs(kind: type[E
 
 
 @pytest.mark.slow
-def test_who_is_unloaded_for_another_is_idle_and_least_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_unloaded_for_another_is_idle_and_least_used(tmp_path: Path) -> None:
     """Where memory has no room for both, one goes, but never one that answers."""
     settings = PairSettings(n_ctx=256, threads=1, slots=1)
     loads = [
@@ -267,12 +265,7 @@ def test_who_is_unloaded_for_another_is_idle_and_least_used(
 
     async def play() -> None:
         nonlocal room
-        engines = Supervisor(loads[0], most=3)
-
-        async def fits(_load: LoadRequest, others: list[object]) -> bool:
-            return len(others) < room
-
-        monkeypatch.setattr(engines, "_fits", fits)
+        engines = Supervisor(loads[0], most=3, fits=lambda _, others: len(others) < room)
         engines.start()
         try:
             await engines.settled.wait()

@@ -10,6 +10,7 @@ import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,6 @@ from edgespec.core.values import Emitted, Round, Started
 from edgespec.pairs.settings import PairSettings
 from edgespec.protocol.messages import LoadRequest, StepReport, Submit, ToWorker
 from edgespec.sampling.sampler import Sampling
-from edgespec.server import worker_life
 from edgespec.server.engine_status import EngineStatus
 from edgespec.server.refusal import Refusal
 from edgespec.server.supervisor import Supervisor
@@ -390,9 +390,7 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(
     asyncio.run(play())
 
 
-def test_a_worker_that_cannot_be_started_is_tried_again(
-    loads: tuple[LoadRequest, LoadRequest], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_that_cannot_be_started_is_tried_again(loads: tuple[LoadRequest, LoadRequest]) -> None:
     """Where memory was short even for a process, nobody tried again, and the model was "loading" for ever."""
     refused, told = [OSError(errno.ENOMEM, "Cannot allocate memory")], list[str]()
 
@@ -402,10 +400,9 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
         return await new_worker()
 
     async def play() -> None:
-        async with supervised(loads[0], tell=told.append) as worker:
+        async with supervised(loads[0], tell=told.append, new=new) as worker:
             assert worker.current.state == "ready" and worker.current.restarts == 1
 
-    monkeypatch.setattr(worker_life, "new_worker", new)
     asyncio.run(play())
     assert told[0] == "its process cannot be started (Cannot allocate memory); it is being restarted"
 
@@ -413,22 +410,20 @@ def test_a_worker_that_cannot_be_started_is_tried_again(
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="it is ended by a signal")
 def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it(
-    loads: tuple[LoadRequest, LoadRequest], monkeypatch: pytest.MonkeyPatch
+    loads: tuple[LoadRequest, LoadRequest],
 ) -> None:
     """It was started again as it was, and ended at the same place with the next long prompt, for ever."""
     sent: list[int] = []
-    send = WorkerProcess.send
 
-    def note(self: WorkerProcess, message: ToWorker) -> None:
-        if isinstance(message, LoadRequest):
-            sent.append(message.settings.plans_failed)
-        send(self, message)
-
-    monkeypatch.setattr(WorkerProcess, "send", note)
+    class Noted(WorkerProcess):
+        def send(self, message: ToWorker) -> None:
+            if isinstance(message, LoadRequest):
+                sent.append(message.settings.plans_failed)
+            super().send(message)
 
     async def play() -> None:
         told: list[str] = []
-        async with supervised(loads[0], tell=told.append) as worker:
+        async with supervised(loads[0], tell=told.append, new=partial(new_worker, Noted)) as worker:
             for _ in range(2):
                 process = worker.current._process
                 assert process and worker.current.pid

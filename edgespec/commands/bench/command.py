@@ -1,7 +1,6 @@
 """`edgespec bench`: from flags to figures on the screen and in files."""
 
 import argparse
-import textwrap
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from edgespec.commands.open_pair import open_pair
 from edgespec.commands.output_file import check_writable, write_json
 from edgespec.commands.request import request_for
 from edgespec.commands.status_line import Show, status_line
+from edgespec.commands.table import wrapped
 from edgespec.engine.pair import Pair
 from edgespec.errors import EngineError, SettingError
 from edgespec.measure.figures import FEWEST_STEPS, summary
@@ -39,7 +39,6 @@ logarithms). The other figures are those of `edgespec run`."""
 LONGEST_ANSWER = 64
 SECONDS = 60.0
 SWEEP_TAKES = 4.0  # times as long, by default
-WIDTH = 79  # of sentences
 NO_TEMPLATE = "the model has no chat template: prompts were continued as they are, as with --raw"
 SHOWN_EVERY_S = 10.0  # if there is no terminal
 FLAGS = {
@@ -137,8 +136,9 @@ def run(arguments: argparse.Namespace) -> int:
     shorter = _shorter(length, wanted.seconds) if length < asked.max_tokens else ""
     notes = [left_out, shorter, "" if template else NO_TEMPLATE, _others_note(measured)]
     found = report.results(measured.samples, lines)
-    remarks = [*filter(None, notes), *_cut_short(measured)]
-    print("\n".join([*heading(measured, described), *report.tables(found), *_wrapped(remarks)]))
+    remarks = [line for note in (*notes, *_cut_short(measured)) for line in wrapped(note, "* ")]
+    blank = [""] if remarks else []
+    print("\n".join([*heading(measured, described), *report.tables(found), *blank, *remarks]))
     if wanted.json:
         write_json(wanted.json, report.document(found, measured, described))
     if measured.samples or measured.cancelled:
@@ -208,11 +208,6 @@ def _cut_short(measured: Measured) -> Iterator[str]:
     if measured.out_of_time and measured.finished:
         whole = measured.seconds / measured.finished * measured.planned * 1.1
         yield f"the time was up: --seconds {whole:.0f} would do all {measured.planned} comparisons"
-
-
-def _wrapped(notes: list[str]) -> list[str]:
-    wrapped = [textwrap.wrap(note, WIDTH, initial_indent="* ", subsequent_indent="  ") for note in notes]
-    return ["", *(line for lines in wrapped for line in lines)] if notes else []
 
 
 def _shown(show: Show, total: int, budget: float) -> OnProgress:

@@ -31,7 +31,7 @@ def seconds_a_byte(dtype: str, settings: PairSettings, layer: ModelShape = LAYER
         path = Path(folder) / "grown.gguf"
         shape, small = replace(layer, layers=LAYERS[dtype]), tiny.draft_path()
         try:
-            grow.grow(small, path, grow.fit(shape, grow.read_shape(small)), dtype=dtype)
+            grow.grow(small, path, shape, dtype=dtype)
             found = child.ask({"path": str(path), "settings": asdict(how)})
         except (GrowError, OSError, ChildDiedError) as error:
             found = {"error": str(error)}

@@ -9,7 +9,6 @@ from edgespec.commands.flag_table import add_flags
 from edgespec.commands.pull.words import (
     catalogue_lines,
     plan_lines,
-    progress_text,
     proposal_lines,
     speed_line,
 )
@@ -202,7 +201,7 @@ def _agrees(question: str, *, default: bool) -> bool:
 def _carry_out(pull: Pull) -> int:
     try:
         with status_line(every_s=SHOWN_EVERY_S) as show:
-            pair = pull.run(lambda progress: show(progress_text(progress)))
+            pair = pull.run(lambda progress: show(progress.text))
     except KeyboardInterrupt:
         _say("stopped; files that are whole are kept: the same command fetches the rest")
         return INTERRUPTED

@@ -1,4 +1,4 @@
-"""The texts of `edgespec pull`: the catalogue, what it found, which drafts it proposes, how far it is."""
+"""The texts of `edgespec pull`: the catalogue, what it found, which drafts it proposes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -8,11 +8,10 @@ from edgespec.system.terminal import one_line
 from edgespec_models.gguf.facts import facts_of
 from edgespec_models.gguf.header import Header
 from edgespec_models.hub.choose_file import Chosen
-from edgespec_models.hub.download import Downloaded
 from edgespec_models.hub.propose import Proposal
 from edgespec_models.hub.pull import PullPlan
 from edgespec_models.shelf.catalogue import CatalogueEntry
-from edgespec_models.shelf.sizes import seconds_text, size_text
+from edgespec_models.shelf.sizes import size_text
 
 
 def speed_line(name: str, draft: str | None) -> str:
@@ -84,25 +83,3 @@ def proposal_lines(target: str, proposals: Sequence[Proposal], fetched: int) -> 
     if fetched:
         lines.append(f"({size_text(fetched)} of headers were read for this)")
     return lines
-
-
-def progress_text(progress: Downloaded) -> str:
-    """Returns the line: share, bytes, speed, time left, or what else is happening."""
-    if progress.asked_to_wait is not None:
-        return f"the hub has had too many requests and asks to wait {seconds_text(progress.asked_to_wait)}"
-    busy = [file for file in progress.files if file.phase in ("downloading", "verifying")]
-    share = progress.done / progress.total if progress.total else 0.0
-    if any(file.phase == "downloading" for file in busy) or not busy and share < 1:
-        text = f"downloading {share:4.0%}  {size_text(progress.done)} of {size_text(progress.total)}"
-        if progress.bytes_per_s:
-            text += f"  {size_text(progress.bytes_per_s)}/s"
-        if progress.seconds_left is not None:
-            text += f"  {seconds_text(progress.seconds_left)} left"
-        waiting = [file.name for file in progress.files if file.phase == "waiting"]
-        if not busy and waiting:
-            text = f"waiting for {waiting[0]}, which another program downloads"
-        return text
-    if busy:
-        file = busy[0]
-        return f"verifying {file.name} {file.done / max(file.size or file.done, 1):4.0%}"
-    return f"downloaded {size_text(progress.total)}"

@@ -8,7 +8,6 @@ nothing is left out silently.
 import argparse
 import json
 import math
-import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -163,7 +162,7 @@ def run(arguments: argparse.Namespace) -> int:
             print("edgespec: stopped, so nothing is decided", file=sys.stderr)
             return INTERRUPTED
     if arguments.json != "-":
-        print("\n".join(report.lines(min(100, shutil.get_terminal_size().columns))))
+        print("\n".join(report.lines()))
     if file:
         write_json(file, report.as_dict())
     elif arguments.json:

@@ -191,12 +191,11 @@ def complaint(
     *,
     identical: bool,
     logits_differ_at_most: float,
-    explained_at_most: float = 1.0,
 ) -> str | None:
     """Says what is wrong with the differences of many texts; None if nothing is.
 
     identical: the byte-identical profile, in which no difference can be explained. logits_differ_at_most:
-    what arithmetic can plausibly explain. explained_at_most: the share of the texts.
+    what arithmetic can plausibly explain.
     """
     n, found = len(differences), [found for found in differences if found]
     if identical and found:
@@ -205,9 +204,6 @@ def complaint(
         return f"{len(blamed)} of {n} texts differ for reasons other than rounding: {_shown(blamed)}"
     if wild := [d for d in found if not d.logits_differ <= logits_differ_at_most]:
         return f"{len(wild)} of {n} texts differ by more than rounding explains: {_shown(wild)}"
-    if len(found) > explained_at_most * n:
-        share = f"{explained_at_most:.0%}"
-        return f"{len(found)} of {n} texts differ by rounding, more than {share}: {_shown(found)}"
     return None
 
 

@@ -1,11 +1,11 @@
 """The results of `edgespec verify`: one value, its verdict, and its texts for people and programs."""
 
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from edgespec.commands.table import wrapped
 from edgespec.commands.verify.equality import BatchShape, complaint
 from edgespec.commands.verify.samples import FIRST, ChiSquare
 from edgespec.commands.verify.texts import SEEDED, Comparison
@@ -124,12 +124,15 @@ class Report:
         }
         return {name: _finite(value) for name, value in figures.items()}
 
-    def lines(self, width: int = 80) -> list[str]:
-        """Returns the report in lines of at most `width` characters."""
+    def lines(self) -> list[str]:
+        """Returns the report in lines that the terminal has room for."""
         out = []
         for head, body in self._paragraphs():
-            out += [*textwrap.wrap(head, width), *_indented(body, width), ""]
-        return [*out, *textwrap.wrap(self.verdict(), width)]
+            out += wrapped(head, rest="")
+            for text in body:
+                out += wrapped(text, "  ", "    " if text.startswith("- ") else "  ")
+            out.append("")
+        return [*out, *wrapped(self.verdict(), rest="")]
 
     def _paragraphs(self) -> Iterator[tuple[str, list[str]]]:
         who = f"guesses by {self.draft}" if self.draft else "no draft model: lookup alone is verified"
@@ -223,14 +226,6 @@ def _power(fit: ChiSquare) -> str:
     if fit.arithmetic > 1e-9:
         sentence += f" Batches alone shift it by {fit.arithmetic:.1g}, which is allowed for."
     return sentence
-
-
-def _indented(body: Sequence[str], width: int) -> list[str]:
-    out = []
-    for text in body:
-        hang = "    " if text.startswith("- ") else "  "
-        out += textwrap.wrap(text, max(width, 20), initial_indent="  ", subsequent_indent=hang)
-    return out
 
 
 def _finite(value: Any) -> Any:

@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 
 import llama_cpp as C
 import numpy as np
-from numpy.typing import NDArray
 
 from edgespec.core.loop import Rows, Want
 from edgespec.llama.context import Context
-from edgespec.llama.heads.head_cache import HeadCache, Held
+from edgespec.llama.heads.head_cache import HeadCache, Held, NoCache
 from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.heads.row_batch import RowBatch, RowPart
 from edgespec.llama.heads.taps import tap_end
@@ -42,6 +41,8 @@ class _Plan:
 class AssistantContext(HeadCache):
     """Evaluates an assistant; it holds only the rows that it made of the last draft."""
 
+    held, save = NoCache.held, NoCache.save
+
     def __init__(self, model: Model, target: Context, settings: ContextSettings, head: Head) -> None:
         """model: the assistant's. target: whose cache and rows it reads. Raises what `HeadContext` does."""
         super().__init__(model, target, settings, head)
@@ -54,14 +55,6 @@ class AssistantContext(HeadCache):
         except BaseException:
             self.close()
             raise
-
-    def held(self, seq: int = 0) -> NDArray[np.int32]:
-        """Returns no tokens: it keeps none."""
-        return np.empty(0, np.int32)
-
-    def save(self, s: int) -> Saved:
-        """Returns nothing: its state is the target's."""
-        return Saved(b"", np.empty(0, np.uint8), 0)
 
     def restore(self, s: int, saved: Saved) -> bool:
         """Has nothing to restore."""

@@ -40,13 +40,49 @@ class Held:
         return len(self.tokens) // 4
 
 
-class HeadCache(Closing):
-    """The sequences of a head's context, with a `Context`'s counters. Close it before the target's."""
+class NoCache(Closing):
+    """What a head has of a cache that keeps nothing from one evaluation to the next."""
 
     batches = True
     fills = False  # it reads what the target has made, and nothing else
     parts = None  # it is saved as a whole
     checkpoints = None  # it begins behind what it cannot go back to
+
+    def close(self) -> None:
+        """Has nothing to free."""
+
+    def held(self, seq: int = 0) -> NDArray[np.int32]:
+        """Returns no tokens."""
+        return np.empty(0, np.int32)
+
+    def clear(self, s: int = 0) -> None:
+        """Has nothing to forget."""
+
+    def cut(self, s: int, n: int) -> None:
+        """Has nothing to forget."""
+
+    def save(self, s: int) -> Saved:
+        """Returns nothing: its state is the target's."""
+        return Saved(b"", np.empty(0, np.uint8), 0)
+
+    def restore(self, s: int, saved: Saved) -> bool:
+        """Has nothing to restore."""
+        return True
+
+    def share(self, source: int, s: int, n: int) -> bool:
+        """Has nothing to share."""
+        return True
+
+    def keep_cells(self, on: bool) -> None:
+        """Does nothing: the order in which a head sums changes no text."""
+
+    def give_back_cells(self) -> bool:
+        """Returns False: none are kept."""
+        return False
+
+
+class HeadCache(NoCache):
+    """The sequences of a head's context, with a `Context`'s counters. Close it before the target's."""
 
     def __init__(self, model: Model, target: Context, settings: ContextSettings, head: Head) -> None:
         settings = as_target(model, settings, target.settings)
@@ -134,13 +170,6 @@ class HeadCache(Closing):
     def tried(self) -> float:
         """Returns the seconds that evaluations took longer because another number of threads was tried."""
         return self._threads.tried
-
-    def keep_cells(self, on: bool) -> None:
-        """Does nothing: the order in which a head sums changes no text."""
-
-    def give_back_cells(self) -> bool:
-        """Returns False: none are kept."""
-        return False
 
     def _settled(self, want: Want) -> tuple[bytes, int]:
         """Returns the settled tokens from position 0 on, and for how many the target's rows may be used."""

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from edgespec.core.loop import Rows, Want
 from edgespec.errors import ModelFileError
 from edgespec.llama.context import Context
+from edgespec.llama.heads.head_cache import NoCache
 from edgespec.llama.heads.hidden_rows import HiddenRow
 from edgespec.llama.heads.taps import tap_outputs
-from edgespec.llama.saved import Saved
 from edgespec.llama.settings import ContextSettings
 from edgespec.system.closing import Closing
 from edgespec_models.gguf.header import read_file
@@ -79,13 +79,10 @@ class MedusaModel(Closing):
         return found
 
 
-class MedusaContext:
+class MedusaContext(NoCache):
     """Answers as a draft's context does, and keeps nothing. The counters are those of a `Context`."""
 
     kind = "medusa"
-    batches = True
-    fills = False
-    parts = checkpoints = None
     tried = 0.0  # numpy evaluates: no other number of threads is tried
 
     def __init__(self, model: MedusaModel, target: Context, settings: ContextSettings) -> None:
@@ -101,9 +98,6 @@ class MedusaContext:
         self.rehearse(1)
         self.first_s = self.seconds
         self.seconds, self.calls, self.evaluated = 0.0, 0, 0
-
-    def close(self) -> None:
-        """Has nothing to free."""
 
     def missing(self, want: Want) -> int:
         """Returns how many heads `score` would evaluate for this."""
@@ -147,34 +141,3 @@ class MedusaContext:
     def rehearse(self, n: int) -> None:
         """Evaluates what a guess after n tokens takes, whatever n is: one head."""
         self._evaluate(0, np.zeros((1, self._rows.width), np.float32))
-
-    # ---- what a cache would do -------------------------------------------------------------------------
-
-    def held(self, seq: int = 0) -> NDArray[np.int32]:
-        """Returns no tokens."""
-        return np.empty(0, np.int32)
-
-    def clear(self, s: int = 0) -> None:
-        """Has nothing to forget."""
-
-    def cut(self, s: int, n: int) -> None:
-        """Has nothing to forget."""
-
-    def save(self, s: int) -> Saved:
-        """Returns nothing."""
-        return Saved(b"", np.empty(0, np.uint8), 0)
-
-    def restore(self, s: int, saved: Saved) -> bool:
-        """Has nothing to restore."""
-        return True
-
-    def share(self, source: int, s: int, n: int) -> bool:
-        """Has nothing to share."""
-        return True
-
-    def keep_cells(self, on: bool) -> None:
-        """Has no cells."""
-
-    def give_back_cells(self) -> bool:
-        """Returns False: none are kept."""
-        return False

@@ -11,7 +11,7 @@ Source of the idea: Net2Net (Chen et al., arXiv 1511.05641), carried over to RMS
 
 import hashlib
 import re
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec_models.grow.file import VERSION, Progress, check_free, write
@@ -91,18 +91,17 @@ def grow(
     on_progress: Progress | None = None,
     seed: int = 0,
 ) -> None:
-    """Write `source` grown to `shape` as `destination`, without changing what it computes.
+    """Write `source` grown to a shape that `fit` makes large enough, without changing what it computes.
 
     With dtype "F16" every matrix is F16. Otherwise the added layers have that type, and matrices that hold
     weights of the source keep the source's type if it is Q8_0 or Q4_0, else get Q8_0. `seed` picks the
     random weights. The file appears under its name only when complete; memory use stays below about 200 MB
     plus the source's largest matrix in float32.
 
-    Raises GrowError, with nothing left behind, if the source is unsuitable, the shape too small, or the
-    disk too full.
+    Raises GrowError, with nothing left behind, if the source is unsuitable or the disk too full.
     """
     opened = open_source(source)
-    _check_shape(opened.shape, shape, dtype)
+    shape = fit(shape, opened.shape)
     tensors = plan(opened, shape, dtype, seed)
     header = opened.reader.data_offset + 64 * (shape.n_vocab - opened.shape.n_vocab)
     check_free(destination.parent, source.name, sum(tensor.nbytes for tensor in tensors) + header)
@@ -150,22 +149,6 @@ def grow_pair(
         grow(source, destination, shape, dtype=spec.dtype, on_progress=report, seed=seed)
         done_before += size
     return finished
-
-
-def _check_shape(source: ModelShape, shape: ModelShape, dtype: str) -> None:
-    """Raise GrowError for what `fit` and `parse_spec` never give."""
-    wide_enough = shape.d >= source.d + BLOCK * (shape.n_vocab > source.n_vocab)  # dummy tokens need room
-    sizes = zip(astuple(replace(source, n_kv=1)), astuple(shape), strict=True)
-    if not (
-        dtype in DTYPES
-        and wide_enough
-        and all(small <= large for small, large in sizes)
-        and shape.n_head % shape.n_kv == 0
-        and kv_needed(source, shape.n_head, shape.n_kv) <= shape.n_kv
-        and shape.head_dim % source.head_dim == 0
-        and not any(n % BLOCK for n in (shape.d, shape.ffn, shape.n_head * shape.head_dim))
-    ):
-        raise GrowError(f"{source} cannot be grown to {shape} of {dtype}: `fit` gives a shape that holds it")
 
 
 def _finished_name(source: Path, shape: ModelShape, spec: GrowSpec, seed: int) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from edgespec_models.hub.errors import AGAIN, HubError
 from edgespec_models.hub.fetch import free_of_leftovers
 from edgespec_models.hub.hub import Hub, HubFile
+from edgespec_models.shelf.sizes import seconds_text, size_text
 
 SPEED_OVER_S = 5.0
 Phase = Literal["queued", "waiting", "downloading", "verifying", "done"]
@@ -53,6 +54,23 @@ class Downloaded:
     def total(self) -> int:
         """Bytes in all, as far as known."""
         return sum(file.size or 0 for file in self.files)
+
+    @property
+    def text(self) -> str:
+        """How far it is, or what it waits for."""
+        if self.asked_to_wait is not None:
+            return f"the hub has had too many requests and asks to wait {seconds_text(self.asked_to_wait)}"
+        first = {file.phase: file for file in reversed(self.files)}
+        if "downloading" not in first:
+            if file := first.get("verifying"):
+                return f"verifying {file.name}: {file.done / max(file.size or file.done, 1):.0%}"
+            if file := first.get("waiting"):
+                return f"waiting for {file.name}, which another program downloads"
+        share = self.done / self.total if self.total else 0.0
+        text = f"downloading {share:.0%}: {size_text(self.done)} of {size_text(self.total)}"
+        if self.bytes_per_s:
+            text += f", {size_text(self.bytes_per_s)}/s"
+        return text if self.seconds_left is None else f"{text}, {seconds_text(self.seconds_left)} left"
 
 
 OnProgress = Callable[[Downloaded], None]

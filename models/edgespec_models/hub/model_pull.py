@@ -18,7 +18,7 @@ from edgespec_models.hub.hub import Hub
 from edgespec_models.hub.propose import Proposal, propose
 from edgespec_models.hub.pull import Order, Pull, PullPlan, order, plan_pull
 from edgespec_models.shelf.catalogue import CatalogueError
-from edgespec_models.shelf.sizes import seconds_text, size_text
+from edgespec_models.shelf.sizes import size_text
 from edgespec_models.shelf.store import InstalledPair, Store, StoreError
 
 Stage = Literal["checking", "choosing", "pulling", "done", "failed", "cancelled"]
@@ -116,24 +116,9 @@ class ModelPull:
 
     def _note(self, progress: Downloaded) -> None:
         self.progress = progress
-        self.sentence = progress_sentence(progress)
+        self.sentence = progress.text[0].upper() + progress.text[1:]
 
 
 def _about(plan: PullPlan) -> str:
     have = f", {size_text(plan.at_hand)} already here" if plan.at_hand else ""
     return f"{size_text(plan.to_fetch)} to fetch{have}."
-
-
-def progress_sentence(progress: Downloaded) -> str:
-    """Says how far a download is."""
-    busy = next((file for file in progress.files if file.phase not in ("queued", "done")), None)
-    if busy is not None and busy.phase == "verifying":
-        return f"Verifying {busy.name}: {busy.done / max(busy.size or busy.done, 1):.0%}"
-    if busy is not None and busy.phase == "waiting":
-        return f"Waiting for {busy.name}, which another program is downloading"
-    sentence = f"{size_text(progress.done)} of {size_text(progress.total)}"
-    if progress.bytes_per_s:
-        sentence += f", {size_text(progress.bytes_per_s)}/s"
-    if progress.seconds_left is not None:
-        sentence += f", {seconds_text(progress.seconds_left)} left"
-    return sentence

@@ -1,10 +1,11 @@
 """An installed pair as a value, and read from JSON that is not trusted before it was checked."""
 
-import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from edgespec_models.checked_value import checked
 
 END_OF_CALENDARS = 253_402_300_800  # seconds from 1970 to the year 10000
 
@@ -69,73 +70,12 @@ class InstalledPair:
         return tuple(path for model in self.models for path in model.missing)
 
 
-def pair_of(name: str, fields: dict[str, Any]) -> InstalledPair:
-    """Returns the pair in a JSON object. Raises KeyError, TypeError or ValueError for none."""
-    draft, speed, last_used = fields["draft"], fields.get("speed"), fields.get("last_used")
-    projector = fields.get("projector")
-    if fields["source"] not in ("pulled", "imported") or fields["name"] != name:
+def pair_of(name: str, fields: object) -> InstalledPair:
+    """Returns the pair in a JSON object. Raises TypeError or ValueError for none."""
+    pair = checked(InstalledPair, fields)
+    times = (pair.installed_at, pair.last_used or 0.0, pair.speed.at if pair.speed else 0.0)
+    if pair.name != name or not all(model.paths for model in pair.models):
         raise ValueError("not a pair")
-    return InstalledPair(
-        name=name,
-        target=_model(object_of(fields["target"])),
-        draft=None if draft is None else _model(object_of(draft)),
-        source=fields["source"],
-        installed_at=_time(fields["installed_at"]),
-        last_used=None if last_used is None else _time(last_used),
-        speed=None if speed is None else _speed(object_of(speed)),
-        note=_text(fields.get("note", "")),
-        projector=None if projector is None else _model(object_of(projector)),
-    )
-
-
-def _model(fields: dict[str, Any]) -> InstalledModel:
-    paths = texts_of(fields["paths"])
-    if not paths:
-        raise ValueError("a model without files")
-    return InstalledModel(
-        paths,
-        int(_number(fields["size"])),
-        _text(fields.get("repo", "")),
-        _text(fields.get("revision", "")),
-        texts_of(fields.get("sha256", [])),
-        fields.get("fetched") is True,
-    )
-
-
-def _speed(fields: dict[str, Any]) -> Speed:
-    plain = fields.get("plain_tok_per_s")
-    at = _time(fields["at"])
-    return Speed(_number(fields["tok_per_s"]), None if plain is None else _number(plain), at)
-
-
-def _time(value: object) -> float:
-    seconds = _number(value)
-    if not 0 <= seconds < END_OF_CALENDARS:
+    if not all(0 <= seconds < END_OF_CALENDARS for seconds in times):
         raise ValueError("not a time")
-    return seconds
-
-
-def object_of(value: object) -> dict[str, Any]:
-    """Returns a JSON object. Raises TypeError for anything else."""
-    if not isinstance(value, dict):
-        raise TypeError("not an object")
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError("not a text")
-    return value
-
-
-def texts_of(value: object) -> tuple[str, ...]:
-    """Returns a list of texts. Raises TypeError for anything else."""
-    if not isinstance(value, list):
-        raise TypeError("not a list")
-    return tuple(map(_text, value))
-
-
-def _number(value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise TypeError("not a number")
-    return value
+    return pair

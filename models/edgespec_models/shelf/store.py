@@ -15,16 +15,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
+from edgespec_models.checked_value import checked
 from edgespec_models.kept_file import write_whole
 from edgespec_models.shelf.free_files import Removed, delete_file, delete_files
 from edgespec_models.shelf.installed_pair import (
     InstalledModel,
     InstalledPair,
     Speed,
-    object_of,
     pair_of,
-    texts_of,
 )
 
 __all__ = ["EMBEDDED", "InstalledModel", "InstalledPair", "Speed", "Store", "StoreError", "check_name"]
@@ -226,14 +226,14 @@ class _State:
 
 def _state(content: object) -> _State:
     """Returns a file's content. Raises ValueError, KeyError or TypeError if that is not a store."""
-    fields = object_of(content)
+    fields = checked(dict[str, Any], content)
     version = fields["version"]
     if not isinstance(version, int) or version > VERSION:
         raise StoreError(f"pairs.json was written by a newer EdgeSpec (version {version}): upgrade this one")
-    pairs = {name: pair_of(name, object_of(pair)) for name, pair in object_of(fields["pairs"]).items()}
+    pairs = {name: pair_of(name, pair) for name, pair in checked(dict[str, Any], fields["pairs"]).items()}
     default = fields.get("default")
     known = isinstance(default, str) and default in pairs
-    return _State(pairs, default if known else None, set(texts_of(fields.get("fetched", []))))
+    return _State(pairs, default if known else None, checked(set[str], fields.get("fetched", [])))
 
 
 def _remember_fetched(model: InstalledModel, fetched: set[str]) -> InstalledModel:
