@@ -89,9 +89,9 @@ def test_a_free_round_has_a_balance_of_its_own() -> None:
 
 
 def test_reading_and_going_back_are_charged_to_the_draft() -> None:
-    record = Record(model=Gain(4.0, 2.0))
+    record = Record(model=Gain(4.0, 2.0), lost=0.25)
     controller = controller_of(costs_of({1: 2.0}, 0.1), record)
-    controller.read(1.0)
+    controller.read(0.5)
     assert record.lost == 0.5 and record.model == Gain(4.0, 2.0)
     controller.rewound(3.0)
     assert record.lost == 2.0

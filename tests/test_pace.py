@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pacing import MEMORY_BOUND, TOKENS, controller_of, costs_of
+from pacing import MEMORY_BOUND, TOKENS, controller_of, costs_of, round_of
 
 from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import Controller
@@ -245,17 +246,17 @@ def test_a_head_that_makes_all_guesses_at_once_is_paid_once() -> None:
 
 
 def test_what_a_head_reads_again_each_round_counts_and_is_no_reading_of_old_tokens() -> None:
-    """Four tokens came of the last round, so four are read: where that is dear, drafting does not pay."""
+    """As many tokens as came of the last round are read: where that is dear, drafting does not pay."""
     points, ask = {1: 1.0, 8: 1.2, 49: 9.0}, Ask("draft", TOKENS, (), 1, (0.9, 0.8, 0.7, 0.6))
-    for dear in (False, True):
+    for tokens, dear in product((2, 4), (False, True)):
         costs = replace(costs_of(points, 0.05), rereads=True)
-        costs.draft.points[4] = 4.0 if dear else 0.1
+        costs.draft.points[tokens] = 4.0 if dear else 0.1
         record = Record(emitted=10_000, since_plain=1)
         pace = controller_of(costs, record, max_tokens=1000)
-        pace.observe(Round((1, 2, 3, 4), "", 3, 3, ()), 0.0)
+        pace.observe(round_of(tokens), 0.0)
         record.since_plain = 1
-        assert pace.usual == 4
-        assert pace.grants_step(ask, 4) != dear
+        assert pace.usual == tokens
+        assert pace.grants_step(ask, tokens) != dear
 
 
 def test_guesses_beyond_the_limit_of_an_evaluation_have_their_price() -> None:
