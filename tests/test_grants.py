@@ -128,7 +128,7 @@ def test_a_try_is_as_long_as_what_it_may_lose_allows() -> None:
     assert tried(Record(lost=TUNING.start)) == tried(Record(trying=0.0)) == 0
     assert tried(Record(since_plain=1)) == 0, "plain decoding is timed before"
     sure = wanted((0.35,) * 9)
-    for budget, tries, length in ((3.0, 0, 7), (0.61, 0, 5), (0.61, 1, 2), (0.11, 0, 0)):
+    for budget, tries, length in ((3.0, 0, 7), (0.61, 0, 5), (0.61, 1, 2), (0.12, 0, 1), (0.11, 0, 0)):
         record = Record(trying=budget, model=Gain(0.0, 99.0))
         controller = controller_of(costs_of(MEMORY_BOUND, 0.05), record)
         controller._batch.tries = tries

@@ -23,8 +23,8 @@ def test_plain_steps_of_a_light_target_are_known_to_be_timed() -> None:
         for _ in range(3):
             assert costs.timed == (timed and costs.settled)
             costs.note_size(1)
-            costs.note_plain(0, one)
-        assert costs.timed == timed
+            costs.note_plain(0, 1.2 * one)
+        assert costs.timed == timed and costs.target.level > 1
 
 
 class Script:
