@@ -9,7 +9,8 @@ import pytest
 from edgespec.core.pace.cost_table import (
     CostTable,
 )
-from edgespec.core.pace.costs import Costs, look
+from edgespec.core.pace.costs import Costs, look, unmeasured
+from edgespec.core.pace.row_costs import FLOAT
 from edgespec.core.pace.tuning import TUNING
 
 
@@ -104,4 +105,12 @@ def test_a_size_thought_dearer_than_smaller_ones_in_turn_is_timed_all_the_same()
     costs = Costs(CostTable({1: 1.0, 4: 2.0, 7: 90.0, 8: 100.0}, slope=0.0), CostTable({1: 1.0}))
     for budget, found in ((4.9, ""), (5.1, "t1 t8 t1")):
         assert Script(table_of()).look(costs, (8,), budget=budget) == found
-    assert Script(table_of()).look(costs, (8,), budget=5.1) == "t1 t8 t1", "one token tells"
+    dear = Costs(CostTable({1: 1.0, 2: 50.0, 4: 100.0}, slope=0.0), CostTable({1: 1.0}))
+    assert Script(table_of()).look(dear, (4,), budget=5.1) == "t1 t4 t1", "four in turn"
+
+
+def test_who_weighs_nothing_has_costs_all_the_same() -> None:
+    """Those of floats on a processor, in single tokens."""
+    costs = unmeasured()
+    assert costs.target.curve(48).tolist() == pytest.approx(CostTable(dict(FLOAT)).curve(48).tolist())
+    assert costs.target.slowness is costs.draft.slowness and 0 < costs.draft.seconds(1) < 1
