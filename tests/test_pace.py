@@ -27,6 +27,7 @@ from edgespec.errors import SettingError
 @pytest.mark.parametrize("length", [0, 1, 4, LONGEST_DRAFT])
 def test_as_many_steps_and_rows_are_granted_as_drafts_may_have_tokens(length: int) -> None:
     pace = FixedLength(length)
+    assert pace.looks() == (length > 0) and pace.drafts() and pace.usual == 2
     for n in range(LONGEST_DRAFT + 3):
         for rows in (1, 0):
             assert pace.grants_step(Ask("draft", TOKENS, (1,) * n, rows, (0.5,)), 1) == (n < length)
@@ -167,6 +168,10 @@ def test_a_step_in_the_prices_is_passed_together() -> None:
     assert controller.grants_step(Ask("draft", TOKENS, (1,), 1, (0.8, 0.7)), 1)
     assert controller.grants_step(Ask("draft", TOKENS, (1, 1), 1, (0.7, 0.6)), 1)
     assert not controller.grants_step(Ask("draft", TOKENS, (1, 1, 1), 1, (0.7,)), 1)
+    dear_third = controller_of(costs_of({1: 1.0, 2: 1.1, 3: 2.0, 4: 2.1, 5: 9.0}, 0.01), record)
+    assert dear_third.grants_step(Ask("draft", TOKENS, (), 1, (0.9, 0.8, 0.8)), 1)
+    for reach, granted in (((0.8, 0.8), True), ((0.8,), False), ((0.8, 0.7), False)):
+        assert dear_third.grants_step(Ask("draft", TOKENS, (1,), 1, reach), 1) == granted, "both together"
 
 
 def test_the_better_of_model_and_free_guess_is_chosen() -> None:

@@ -107,8 +107,7 @@ class Controller:
 
     def _worth_reading(self) -> float:
         """Returns the token times that the draft may spend on reading: half of what it should save."""
-        gain = self.record.model.over(1.0)
-        return min(self._left, TUNING.horizon) * (1 - 1 / gain) / 2 if gain > 1 else 0.0
+        return min(self._left, TUNING.horizon) * (1 - 1 / self.record.model.over(1.0)) / 2
 
     def grants_step(self, ask: Ask, lag: int) -> bool:
         n = len(ask.tail)
