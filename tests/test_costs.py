@@ -318,7 +318,7 @@ def test_nothing_that_is_measured_makes_costs_vanish_or_explode() -> None:
         n = int(rng.integers(1, 400))
         plain = bool(rng.integers(2)) and n <= LARGEST
         table.learn(n, int(rng.integers(0, 9000)), float(10 ** rng.uniform(-9, 9)), plain=plain)
-    prices = table.prices(49, 5000)
+    prices = table.curve(49, 5000)
     assert np.all(np.isfinite(prices)) and np.all(prices[1:] > 0) and 0 <= table.slope < math.inf
 
 

@@ -156,7 +156,7 @@ def test_any_value_may_be_wrong_and_nothing_that_is_read_can_do_harm(path: Path)
                     assert all(0 <= odds.of_bin(i) <= 1 for i in range(10))
                 assert kind.record.model.over(1.0) >= 0 and kind.record.budget < math.inf
             if known.costs:
-                assert all(0 < s < math.inf for s in known.costs.target.prices(49, 1000)[1:])
+                assert all(0 < s < math.inf for s in known.costs.target.curve(49, 1000)[1:])
     assert refused > 300
 
 

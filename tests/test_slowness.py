@@ -70,9 +70,9 @@ def test_the_floor_falls_at_once_and_rises_slowly() -> None:
     assert slowness.floor == 1.0, "one quick step says nothing"
     plain(slowness, 0.8)
     assert slowness.floor == pytest.approx(0.9), "the slower of two"
-    slowness = Slowness(level=2.0, floor=1.0)
-    plain(slowness, 2.0)
-    assert slowness.floor == pytest.approx(2.0**CREEP)
+    slowness = Slowness(level=3.0, floor=1.5)
+    plain(slowness, 3.0)
+    assert slowness.floor == pytest.approx(1.5 * 2.0**CREEP)
     streams = plain(Slowness(), 0.5, 0.5, n=4)
     assert streams.floor is None, "it is that of single tokens"
 

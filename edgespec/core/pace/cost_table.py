@@ -205,9 +205,9 @@ class CostTable:
         """Returns the expected seconds of evaluating `n` tokens after `n_ctx` others."""
         return self.level * (self._base(n) + self.slope * self._context(n, n_ctx))
 
-    def prices(self, up_to: int, n_ctx: int = 0) -> NDArray[np.float64]:
+    def prices(self, up_to: int) -> NDArray[np.float64]:
         """Returns the expected seconds of at least 0 to `up_to` tokens (`filled`): (up_to + 1,) float64."""
-        return filled(self.curve(up_to, n_ctx))
+        return filled(self.curve(up_to))
 
     def curve(self, up_to: int, n_ctx: int = 0) -> NDArray[np.float64]:
         """Returns the expected seconds of exactly 0 to `up_to` tokens: (up_to + 1,) float64."""
