@@ -252,10 +252,10 @@ def test_a_head_that_makes_all_guesses_at_once_is_paid_once() -> None:
 
 def test_what_a_head_reads_again_each_round_counts_and_is_no_reading_of_old_tokens() -> None:
     """As many tokens as came of the last round are read: where that is dear, drafting does not pay."""
-    points, ask = {1: 1.0, 8: 1.2, 49: 9.0}, Ask("draft", TOKENS, (), 1, (0.9, 0.8, 0.7, 0.6))
+    points, ask = {1: 1.0, 8: 1.2, 49: 9.0}, Ask("draft", TOKENS, (), 1, (0.3, 0.2, 0.1))
     for tokens, dear in product((2, 4), (False, True)):
         costs = replace(costs_of(points, 0.05), rereads=True)
-        costs.draft.points[tokens] = 4.0 if dear else 0.1
+        costs.draft.points[tokens] = 0.6 if dear else 0.1
         record = Record(emitted=10_000, since_plain=1)
         pace = controller_of(costs, record, max_tokens=1000)
         pace.observe(round_of(tokens), 0.0)
