@@ -193,6 +193,17 @@ def test_a_trial_that_is_not_expected_to_pay_does_not_read_for_it() -> None:
         assert controller.grants_step(wanted(LIKELY), lag) == (length > 0)
 
 
+def test_what_a_head_reads_again_is_dearer_behind_a_context() -> None:
+    """One row of the draft takes 0.25 token times behind 1,000 tokens, and four take 0.9."""
+    for tokens, granted in ((1, True), (4, False)):
+        costs = replace(costs_of({1: 1.0, 8: 1.2, 49: 9.0}, 0.05), rereads=True)
+        costs.draft.points[4], costs.draft.slope = 0.1, 4.0
+        controller = controller_of(costs, Record(since_plain=1), n_ctx=1000)
+        controller.observe(round_of(tokens), 0.0)
+        controller.record.since_plain = 1
+        assert controller.grants_step(wanted((0.3, 0.2, 0.1)), tokens) == granted
+
+
 def test_streams_share_what_they_read_together() -> None:
     """Four streams have 26 tokens to read: in one evaluation, each a quarter of 104."""
     costs = costs_of(MEMORY_BOUND, 0.01)
