@@ -113,12 +113,12 @@ def test_plain_decoding_is_timed_again_when_that_costs_a_hundredth() -> None:
     assert soonest_stale(of(2.5), settling=2) == pytest.approx(450, abs=1), "three rounds for one"
 
 
-def test_a_pause_is_as_long_as_it_may_be_and_a_guess_ends_the_series() -> None:
+def test_a_pause_follows_rounds_in_a_row_and_a_guess_ends_the_series() -> None:
     watch = Watch()
     for _ in range(TUNING.look):
         assert not watch.left
-        watch.note(False, 5)
-    assert (watch.looked, watch.left, watch.rest) == (0, 5, 2 * TUNING.rest)
+        watch.note(False)
+    assert (watch.looked, watch.left, watch.rest) == (0, TUNING.rest, 2 * TUNING.rest)
     watch = Watch()
     for _ in range(3):
         for _ in range(TUNING.look - 1):

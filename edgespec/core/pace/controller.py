@@ -58,9 +58,9 @@ class Controller:
         watch, costs = self.record.watch, self._batch.costs
         longest = costs.longest_rest
         if longest and not self._resting:
-            watch.note(self._guesser != "plain", longest)
+            watch.note(self._guesser != "plain")
         self._light = costs.light
-        if watch.left > longest:  # it has become slower
+        if watch.left > longest:  # looking shows less than that, or the machine has become slower
             watch.left = longest
         if watch.left:
             watch.left -= 1

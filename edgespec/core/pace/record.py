@@ -36,14 +36,14 @@ class Watch:
     left: int = 0  # rounds without looking to come
     rest: int = TUNING.rest  # how many these will be at first, or next
 
-    def note(self, guessed: bool, longest: int = TUNING.longest_rest) -> None:
-        """Counts a round with looking. longest: rounds that a pause may have."""
+    def note(self, guessed: bool) -> None:
+        """Counts a round with looking."""
         if guessed:
             self.looked, self.rest = 0, TUNING.rest
             return
         self.looked += 1
         if self.looked >= TUNING.look:
-            self.looked, self.left = 0, min(self.rest, longest)
+            self.looked, self.left = 0, self.rest
             self.rest = min(2 * self.rest, TUNING.longest_rest)
 
 
