@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
-from edgespec.core.pace.odds import BINS, FADE, PRIOR_WEIGHT, Odds, bin_of, proportional
+from edgespec.core.pace.odds import (
+    BINS,
+    FADE,
+    FADE_RESTING,
+    FADE_SILENT,
+    MOST_SHIFT,
+    PRIOR_WEIGHT,
+    STIFFNESS,
+    Odds,
+    bin_of,
+    proportional,
+)
 
 
 def test_confidence_falls_into_equal_bins() -> None:
@@ -86,3 +99,52 @@ def test_a_place_is_thought_like_the_others_until_it_is_known() -> None:
     for _ in range(200):
         odds.note_bin(BINS - 1, True)
     assert odds.onward(30)[BINS - 1 :] == pytest.approx([odds.onward(BINS)[-1]] * (30 - BINS + 1))
+
+
+def shifted(assumed: float, shift: float) -> float:
+    """Returns a probability moved by so many units of log-odds."""
+    odds = math.exp(shift) * assumed / (1 - assumed)
+    return odds / (1 + odds)
+
+
+def test_a_bin_is_shifted_by_what_all_others_have_shown_together() -> None:
+    """By hand: two failed and one was accepted elsewhere, of which six tenths each were expected."""
+    odds = Odds((0.6,) * BINS)
+    for i, accepted in ((8, 1.0), (3, 0.0), (5, 0.0), (6, 1.0)):
+        odds.note_bin(i, accepted)
+    assumed = shifted(0.6, (1 - 3 * 0.6) / (STIFFNESS + 3 * 0.6 * 0.4))
+    assert odds.of_bin(8) == odds.of(0.85) == pytest.approx((1 + PRIOR_WEIGHT * assumed) / (1 + PRIOR_WEIGHT))
+    assert odds.of_bin(0) == pytest.approx(shifted(0.6, (2 - 4 * 0.6) / (STIFFNESS + 4 * 0.6 * 0.4)))
+
+
+def test_a_shift_is_limited_and_certainty_is_not_shifted() -> None:
+    for assumed, accepted, shift in ((0.2, 40.0, MOST_SHIFT), (0.8, 0.0, -MOST_SHIFT)):
+        odds = Odds((assumed, 1.0, 0.0, *[assumed] * 7), [0.0] * 3 + [accepted] * 7, [0.0] * 3 + [40.0] * 7)
+        assert [odds.of_bin(i) for i in range(3)] == [pytest.approx(shifted(assumed, shift)), 1.0, 0.0]
+
+
+def test_what_was_known_before_counts_from_the_start() -> None:
+    noted = Odds((0.5,) * BINS)
+    for i in (2, 2, 7):
+        noted.note_bin(i, 1.0)
+    again = Odds(noted.assumed, list(noted.accepted), list(noted.seen))
+    assert [again.of_bin(i) for i in range(BINS)] == [noted.of_bin(i) for i in range(BINS)]
+
+
+def test_what_is_known_of_a_bin_fades_with_each_that_follows() -> None:
+    for fade in (FADE, FADE_SILENT):
+        odds = Odds((0.5,) * BINS)
+        before = odds.of(0.75)
+        odds.note(0.75, 1.0, fade=fade)
+        odds.note(0.75, 0.25, fade=fade)
+        assert (odds.accepted[7], odds.seen[7]) == pytest.approx((fade + 0.25, fade + 1))
+        assert odds.of(0.75) > before, "nothing is remembered from before"
+
+
+def test_places_that_were_not_tried_are_forgotten() -> None:
+    odds = Odds((0.5,) * BINS, accepted=[4.0] * BINS, seen=[5.0] * BINS)
+    before = [odds.of_bin(i) for i in range(BINS)]
+    odds.rest(6)
+    assert odds.accepted == pytest.approx([4.0] * 6 + [4 * FADE_RESTING] * 4)
+    assert odds.seen == pytest.approx([5.0] * 6 + [5 * FADE_RESTING] * 4)
+    assert all(odds.of(i / BINS + 0.05) < was for i, was in enumerate(before)), "and shift the others less"

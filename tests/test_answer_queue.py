@@ -293,7 +293,7 @@ async def test_a_chat_in_which_only_settings_were_set_is_not_kept(tmp_path: Path
             await it.notified("seed is 1234567")
             assert sessions.searched().result() == []
             await it.ask("go")
-            assert [one.title for one in sessions.searched().result()] == ["go"]
+            assert [one.talk.title for one in sessions.searched().result()] == ["go"]
             assert sessions.newest().result().seed == 1234567  # type: ignore[union-attr]
     finally:
         sessions.close()

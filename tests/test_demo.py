@@ -9,7 +9,6 @@ import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -32,10 +31,10 @@ from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.screens import demo
 from edgespec_tui.screens.demo import (
     DemoScreen,
-    Preparation,
     about_cost,
     in_markdown,
     new_race,
+    prepared,
     questions,
     quoted,
     result,
@@ -57,27 +56,19 @@ def on_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     return run
 
 
-@dataclass
-class Ready(Preparation):
+async def ready(
+    on_progress: OnProgress, answers: Endpoint, error: EdgeSpecError | None = None
+) -> tuple[Endpoint, str]:
     """A preparation that says how far it is, and has an endpoint."""
-
-    on_progress: OnProgress
-    answers: Endpoint
-    error: EdgeSpecError | None = None
-
-    def __post_init__(self) -> None:
-        self.cost, self.unwritable = BIG, None
-
-    async def endpoint(self) -> Endpoint:
-        self.on_progress(Progress("loading", "making a pair", 0.5))
-        await asyncio.sleep(0.3)
-        if self.error:
-            raise self.error
-        return self.answers
+    on_progress(Progress("loading", "making a pair", 0.5))
+    await asyncio.sleep(0.3)
+    if error:
+        raise error
+    return answers, about_cost(BIG)
 
 
 def demo_of(endpoint: Endpoint, *, seconds: float = 0.3, error: EdgeSpecError | None = None) -> DemoScreen:
-    return DemoScreen(seconds=seconds, preparing=lambda on_progress: Ready(on_progress, endpoint, error))
+    return DemoScreen(seconds=seconds, prepare=lambda on_progress: ready(on_progress, endpoint, error))
 
 
 # --- what it is made of
@@ -114,10 +105,8 @@ def test_a_cache_folder_that_cannot_be_written_is_not_called_full(
     """The demo said that there was no room, and to check the space."""
     (cache := tmp_path / "cache").touch()
     monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(cache))
-    preparation = Preparation(lambda _: None, start=lambda wanted, on_progress: FAST)
-    asyncio.run(preparation.endpoint())
-    assert preparation.cost is None and preparation.unwritable == cache and grown.free_disk() == 0
-    told = about_cost(preparation.cost, preparation.unwritable)
+    _, told = asyncio.run(prepared(lambda _: None, start=lambda wanted, on_progress: FAST))
+    assert grown.free_disk() == 0
     assert f"{cache} cannot be written" in told and "room" not in told
 
 
@@ -127,11 +116,10 @@ def test_a_reader_of_the_demo_that_has_gone_ends_it_without_a_word(
     """`demo --plain | head -1` wrote a traceback for each line that nobody read, and raced to the end."""
     said: list[str] = []
 
-    class Later(Ready):
-        async def endpoint(self) -> Endpoint:
-            asyncio.get_running_loop().call_soon(self.on_progress, Progress("loading", "making a pair"))
-            await asyncio.sleep(0.3)
-            return self.answers
+    async def later(on_progress: OnProgress) -> tuple[Endpoint, str]:
+        asyncio.get_running_loop().call_soon(on_progress, Progress("loading", "making a pair"))
+        await asyncio.sleep(0.3)
+        return FAST, ""
 
     def say(sentence: str) -> None:
         if said:
@@ -139,7 +127,7 @@ def test_a_reader_of_the_demo_that_has_gone_ends_it_without_a_word(
         said.append(sentence)
 
     with pytest.raises(BrokenPipeError):
-        asyncio.run(demo_app.in_lines(5.0, prepare=lambda tell: Later(tell, FAST), say=say))
+        asyncio.run(demo_app.in_lines(5.0, prepare=later, say=say))
     assert said == [demo.ABOUT_LINES] and capsys.readouterr().err == ""
 
 
@@ -206,7 +194,7 @@ async def test_a_preparation_that_is_given_up_writes_no_more(monkeypatch: pytest
         finally:
             ended.set()
 
-    task = asyncio.create_task(Preparation(lambda _: begun.set(), make=make).endpoint())
+    task = asyncio.create_task(prepared(lambda _: begun.set(), make=make))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -292,7 +280,7 @@ async def test_in_a_chat_a_key_shows_the_demo_and_leaving_it_leaves_the_chat_as_
 def test_without_a_terminal_the_demo_says_in_lines_what_it_shows(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    asyncio.run(demo_app.in_lines(0.05, prepare=lambda tell: Ready(tell, FAST)))
+    asyncio.run(demo_app.in_lines(0.05, prepare=lambda tell: ready(tell, FAST)))
     out = capsys.readouterr().out
     assert "Making a pair ..." in out and "as slow as a model of 0.6B" in out
     assert re.search(r"Plain decoding: 0\.\d s, \d+ tokens, .* tok/s; With speculation, 50% accepted: ", out)
@@ -309,7 +297,7 @@ def test_on_a_busy_machine_the_lines_say_so_before_and_after_and_end_in_time(
             return 1.5
 
     shown = demo_app.in_lines(
-        0.1, prepare=lambda tell: Ready(tell, SLOW), others=Busy(), first_look_s=0, reading_s=0.1
+        0.1, prepare=lambda tell: ready(tell, SLOW), others=Busy(), first_look_s=0, reading_s=0.1
     )
     asyncio.run(shown)
     out = capsys.readouterr().out
@@ -329,14 +317,13 @@ async def test_the_demo_runs_for_real() -> None:
     """At the embedded pair's own cost, so that nothing has to be made; its first start takes a while."""
     shutil.rmtree(cache_folder() / "pairs")
     said: list[Progress] = []
-    preparation = Preparation(said.append, costs=())
-    endpoint = await preparation.endpoint()
+    endpoint, about = await prepared(said.append, costs=())
     try:
         race = new_race(endpoint, seconds=0.5)
         await race.run()
     finally:
         await endpoint.close()
-    assert preparation.cost is None and any(progress.fraction for progress in said)
+    assert about == about_cost(None) and any(progress.fraction for progress in said)
     plain, speculative = race.lanes["plain"], race.lanes["speculative"]
     assert min(plain.seconds, speculative.seconds) > 0.3 and plain.counts.drafted == 0
     assert plain.texts[0] == speculative.texts[0]

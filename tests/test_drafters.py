@@ -175,8 +175,9 @@ def test_lookup_appends_what_is_new_and_does_not_begin_again() -> None:
     lookup = SuffixLookup()
     lookup.sync(tokens(1, 2, 3))
     before = lookup.automaton
-    lookup.sync(tokens(1, 2, 3, 4))
-    assert lookup.automaton is before
+    for n in (4, 5, 6):
+        lookup.sync(tokens(*range(1, n + 1)))
+        assert lookup.automaton is before
     lookup.sync(tokens(1, 9, 3, 4))
     assert lookup.automaton is not before
 

@@ -16,7 +16,6 @@ from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.settings import instructions
 from edgespec_tui.settings.settings import Settings
 from edgespec_tui.settings.slash_commands import CHANGES
-from edgespec_tui.settings.system_prompts import SystemPrompts
 
 
 @pytest.fixture
@@ -33,7 +32,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def changed(talk: Conversation, text: str) -> str:
-    return CHANGES["/instructions"](talk, text, SystemPrompts.usual())
+    return CHANGES["/instructions"](talk, text)
 
 
 def test_they_are_those_of_the_folder_and_above_up_to_the_root_which_comes_first(project: Path) -> None:

@@ -17,8 +17,8 @@ from edgespec.commands.output_file import check_writable
 from edgespec.errors import SettingError
 from edgespec.system import named_file
 from edgespec.system.named_file import read_text
+from edgespec_tui.settings import system_prompts
 from edgespec_tui.settings.settings import Settings, read
-from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.widgets.attached_files import read_file, with_files
 from edgespec_tui.widgets.question import QuestionText
 
@@ -114,9 +114,13 @@ def test_what_is_no_text_or_too_long_is_reported(tmp_path: Path, content: bytes,
         ("terabyte", "is larger than|has 1,099,511,627,776 bytes, and"),
     ],
 )
-def test_whatever_a_chat_finds_in_a_files_place_is_reported(tmp_path: Path, kind: str, why: str) -> None:
+def test_whatever_a_chat_finds_in_a_files_place_is_reported(
+    tmp_path: Path, kind: str, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A pipe instead of the settings or of a saved prompt was waited for; a device filled the memory."""
-    settings, prompt = tmp_path / "settings.toml", tmp_path / "p.md"
+    monkeypatch.setenv("EDGESPEC_CONFIG_DIR", str(tmp_path))
+    (tmp_path / "prompts").mkdir()
+    settings, prompt = tmp_path / "settings.toml", tmp_path / "prompts/p.md"
     for path in (settings, prompt):
         if kind == "pipe":
             os.mkfifo(path)
@@ -134,7 +138,7 @@ def test_whatever_a_chat_finds_in_a_files_place_is_reported(tmp_path: Path, kind
         and re.search(f"({why}).*: using the defaults", said[1][0])
     )
     with pytest.raises(SettingError, match=why):
-        SystemPrompts(tmp_path).text("p")
+        system_prompts.text("p")
     with pytest.raises(SettingError, match=why):
         read_file(str(prompt))
     if kind != "folder":  # a folder's name after an @ is no file's

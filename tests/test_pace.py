@@ -11,19 +11,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from pacing import MEMORY_BOUND, TOKENS, controller_of, costs_of
 
 from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import Controller
-from edgespec.core.pace.cost_table import CostTable
-from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.pace import FixedLength
 from edgespec.core.pace.record import Gain, Record
 from edgespec.core.pace.tuning import TUNING
 from edgespec.core.pace.worth import best_length
 from edgespec.core.values import LONGEST_DRAFT, Ask, Round
 from edgespec.errors import SettingError
-
-TOKENS = np.arange(5, dtype=np.int32)
 
 
 @pytest.mark.parametrize("length", [0, 1, 4, LONGEST_DRAFT])
@@ -66,17 +63,6 @@ def test_a_length_that_makes_no_sense_is_refused(length: object) -> None:
 
 
 # --- the arithmetic of what pays
-
-
-def costs_of(points: dict[int, float], step: float, slope: float = 0.0) -> Costs:
-    return Costs(CostTable(dict(points), slope=slope), CostTable({1: step}, slope=slope))
-
-
-def controller_of(costs: Costs, record: Record, max_tokens: int = 100, n_ctx: int = 0) -> Controller:
-    """Returns the controller of a stream that is alone, at the beginning of a round."""
-    controller = Controller(lambda streams: record, max_tokens=max_tokens)
-    controller.enter(BatchPlan(costs, {0: 1}, LONGEST_DRAFT + 1, n_ctx), 0)
-    return controller
 
 
 def verified(controller: Controller, ask: Ask) -> int:
@@ -153,9 +139,6 @@ def test_a_record_holds_plain_numbers_where_a_try_is_dear_too() -> None:
     controller.observe(Round((1,), "a", 0, 0, ("target",)), 1.0)
     assert record.saving > TUNING.start
     assert {type(value) for value in (record.saving, record.trying, record.lost)} == {float}
-
-
-MEMORY_BOUND = {1: 1.0, 4: 1.2, 8: 1.5, 16: 3.0, 49: 9.0}
 
 
 def test_a_guess_pays_where_it_brings_more_than_its_time_is_worth_elsewhere() -> None:

@@ -22,7 +22,7 @@ from edgespec_tui.plain.command import _greeting
 from edgespec_tui.plain.lines import PlainLines, listing
 from edgespec_tui.plain.plain import PlainChat, WholeSentences, one_answer
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.rows import Listed, ago
+from edgespec_tui.sessions.listed import Listed
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.slash_commands import CHANGES
 
@@ -178,7 +178,7 @@ def test_clear_begins_a_chat_of_its_own(place: Place) -> None:
     talked = place.talk("hello", "/clear", "anew")
     assert talked.asked[-1] == ["anew"]
     sessions = place.sessions()
-    assert [session.title for session in sessions.searched().result(10)] == ["anew", "hello"]
+    assert [one.talk.title for one in sessions.searched().result(10)] == ["anew", "hello"]
     sessions.close()
 
 
@@ -336,11 +336,11 @@ def test_a_sentence_without_end_is_not_waited_for() -> None:
     [(0, "now"), (59, "now"), (61, "1 min ago"), (90_000, "1 d ago"), (4e7, "1 y ago"), (1.7e9, "long ago")],
 )
 def test_an_age_is_reported_in_a_word(seconds: float, expected: str) -> None:
-    assert ago(seconds) == expected
+    assert Listed(1, Conversation(), 0.0).age(seconds) == expected
 
 
 def test_a_list_of_chats_sends_no_controls_to_the_terminal() -> None:
-    one = Listed(1, "a \x1b[31mred\x07 title", 0.0, excerpt="it said \x1b]0;x\x07so\x08")
+    one = Listed(1, Conversation(title="a \x1b[31mred\x07 title"), 0.0, excerpt="it said \x1b]0;x\x07so\x08")
     assert listing([one], now=0.0).endswith("a red title | it said so")
 
 

@@ -27,8 +27,8 @@ from edgespec_tui.app import ChatApp
 from edgespec_tui.endpoint.endpoint import Message, StreamEvent
 from edgespec_tui.endpoint.media import content_of, gone
 from edgespec_tui.sessions.conversation import Conversation
+from edgespec_tui.settings import system_prompts
 from edgespec_tui.settings.settings import Settings
-from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.widgets.attached_files import LARGEST_FILE, mention_of, with_files
 from edgespec_tui.widgets.completions import choices
 from edgespec_tui.widgets.question import Insert, QuestionText, question_of
@@ -321,12 +321,14 @@ async def test_a_folded_question_opens_and_closes_with_a_click() -> None:
 
 
 def names_of(before: str, *, first_line: bool = True) -> list[str]:
-    found = choices(before, first_line=first_line, names=lambda: ["pirate", "plain"])
+    found = choices(before, first_line=first_line)
     return [one.text for one in found.items] if found else []
 
 
 def test_choices_are_those_that_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    for name in ("pirate", "plain"):
+        system_prompts.save(name, "text")
     (tmp_path / "src").mkdir()
     for name in ("a.py", "b c.txt", ".hidden", "src/deep.py"):
         (tmp_path / name).write_text("")
@@ -386,19 +388,18 @@ async def test_system_prompts_are_saved_listed_and_taken() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".hidden", "../up", "a/b", "a b", "save", "x" * 99])
-def test_a_name_of_a_system_prompt_is_no_path(tmp_path: Path, name: str) -> None:
+def test_a_name_of_a_system_prompt_is_no_path(name: str) -> None:
     with pytest.raises(SettingError, match="cannot be the name"):
-        SystemPrompts(tmp_path).save(name, "text")
+        system_prompts.save(name, "text")
 
 
-def test_system_prompts_of_a_folder_that_cannot_be_read_are_none(tmp_path: Path) -> None:
-    prompts = SystemPrompts(tmp_path / "none")
-    assert prompts.names() == []
+def test_system_prompts_of_a_folder_that_cannot_be_read_are_none() -> None:
+    assert system_prompts.names() == []
     with pytest.raises(SettingError, match="/prompts save x saves the one in use"):
-        prompts.text("x")
-    (tmp_path / "y.md").write_bytes(b"\xff\xfe\x00")
+        system_prompts.text("x")
+    system_prompts.save("y", "text").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(SettingError, match="is not a text file"):
-        SystemPrompts(tmp_path).text("y")
+        system_prompts.text("y")
 
 
 # --- an editor

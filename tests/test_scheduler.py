@@ -21,7 +21,6 @@ from edgespec.core.drafters.draft_model import DraftModel
 from edgespec.core.drafters.lookup import SuffixLookup
 from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.loop import Limits, Rows, Want, generate
-from edgespec.core.pace.batch_plan import BatchPlan
 from edgespec.core.pace.controller import Controller
 from edgespec.core.pace.cost_table import CostTable
 from edgespec.core.pace.costs import Costs
@@ -38,7 +37,6 @@ from edgespec.core.values import (
     Judged,
     ModelName,
     PromptProgress,
-    Reach,
     Round,
     Started,
 )
@@ -734,43 +732,7 @@ def test_several_streams_draft_where_an_evaluation_of_all_costs_what_one_does(
     assert least < play(Box(CARDS[card], 0.85, streams), 24).tok_per_s / plain < most
 
 
-def test_rows_go_where_they_are_worth_most() -> None:
-    costs = Costs(CostTable({1: 1.0, 4: 1.2, 5: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))
-
-    def allotted(streams: int, most: int, *offers: Reach) -> tuple[Counter[int], float]:
-        load = BatchPlan(costs, dict.fromkeys(range(streams), 1), most, 0)
-        load.weigh()
-        return load.allot(dict(enumerate(offers)))
-
-    lengths, gain = allotted(2, 63, (0.9, 0.3, 0.2), (0.8, 0.7))
-    assert lengths == {0: 1, 1: 1} and gain > 1  # four tokens are cheap, the fifth is not
-    assert allotted(4, 63, (0.5,), (0.4,))[0] == {}
-    assert allotted(2, 3, (0.9, 0.8), (0.85,))[0] == {0: 1}
-
-
 GROUPS = {1: 1.0, 2: 1.9, 4: 2.0, 5: 3.4, 7: 3.8, 8: 2.8, 63: 30.0}  # rows cost in groups of four
-
-
-def test_rows_are_added_where_a_larger_evaluation_is_cheaper() -> None:
-    costs = Costs(CostTable(GROUPS, slope=0.0), CostTable({1: 0.1}))
-
-    def filling(streams: int, guesses: int, *, most: int = 63, fills: bool = True) -> int:
-        load = BatchPlan(costs, dict.fromkeys(range(streams), 1), most, 0, fills=fills)
-        load.weigh()
-        load.take(0, guesses)
-        return load.filling()
-
-    assert [filling(1, k) for k in range(8)] == [0, 0, 0, 0, 3, 2, 1, 0]
-    assert filling(6, 0) == 2, "those of plain decoding, too"
-    assert filling(1, 5, most=7) == 0 and filling(1, 5, fills=False) == 0
-
-
-def test_a_draft_goes_on_where_rows_would_be_added_anyway() -> None:
-    costs = Costs(CostTable(GROUPS, slope=0.0), CostTable({1: 0.01}))
-    load = BatchPlan(costs, {0: 1}, 63, 0, fills=True)
-    load.weigh()
-    lengths, _ = load.allot({0: (0.9, 0.9, 0.9, 0.9, 0.8, 0.1, 0.1, 0.1)})
-    assert lengths == {0: 7}, "the last two cost nothing"
 
 
 def test_streams_in_groups_are_as_fast_as_the_cheapest_evaluation_with_room_for_them() -> None:
@@ -797,19 +759,6 @@ def test_a_draft_reads_two_tokens_one_after_the_other_where_that_is_cheaper(two:
     engine.submit("a", np.arange(6, dtype=np.int32), Request(GREEDY, 60))
     assert run(engine).tokens("a") == pair.alone(np.arange(6, dtype=np.int32), Request(GREEDY, 60))
     assert (2 in pair.draft.decoded) == (two < 0.1) and pair.draft.decoded.count(1) > 20
-
-
-@pytest.mark.parametrize("streams", [1, 2, 4])
-def test_the_prices_of_one_stream_are_those_of_a_larger_evaluation(streams: int) -> None:
-    costs = Costs(CostTable({1: 1.0, 4: 1.2, 8: 3.0, 63: 60.0}, slope=0.0), CostTable({1: 0.1}))
-    load = BatchPlan(costs, dict.fromkeys(range(streams), 1), 63, 0)
-    load.weigh()
-    prices = load.prices_for(0)
-    assert prices[0] == 0 and prices[1] == pytest.approx(load.one)
-    assert load.one == costs.target.seconds(streams) / streams
-    for n in range(2, 50):
-        more = costs.target.seconds(streams + n - 1) - costs.target.seconds(streams)
-        assert prices[n] - prices[1] == pytest.approx(more)
 
 
 # ---- what is held ------------------------------------------------------------------------------------------

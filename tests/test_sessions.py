@@ -21,12 +21,12 @@ import pytest
 from full_disk import no_room
 
 from edgespec.errors import SessionError
-from edgespec_tui.sessions import database, rows
+from edgespec_tui.sessions import listed, session_file
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import rescue
-from edgespec_tui.sessions.rows import Listed
-from edgespec_tui.sessions.search import name_of
+from edgespec_tui.sessions.listed import Listed, name_of
 from edgespec_tui.sessions.sessions import Sessions
+from edgespec_tui.tools.values import Call, saved
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and limits as POSIX has them")
 SOON_S = 10.0
@@ -40,7 +40,7 @@ class Opened:
         self.notices: list[str] = []
         self.now = 1_700_000_000.0
         self.all: list[Sessions] = []
-        self.busy_s = database.BUSY_S
+        self.busy_s = session_file.BUSY_S
 
     def __call__(self) -> Sessions:
         made = Sessions(
@@ -80,8 +80,8 @@ def talked(question: str = "What is a lock?", answer: str = "A thing that locks.
     return talk
 
 
-def titles(listed: list[Listed]) -> list[str]:
-    return [session.title for session in listed]
+def titles(sessions: list[Listed]) -> list[str]:
+    return [one.talk.title for one in sessions]
 
 
 def until(true: Callable[[], object], seconds: float = SOON_S) -> None:
@@ -277,6 +277,25 @@ def test_search_finds_every_word_in_titles_and_turns(opened: Opened, query: str,
     assert titles(sessions.searched(query).result(SOON_S)) == found
 
 
+def test_a_list_has_what_is_saved_of_a_chat_and_finds_what_is_still_being_written(opened: Opened) -> None:
+    talk = talked()
+    talk.add("assistant", "of an unfinished mutex", parent=1)
+    talk.tools_off = {"notes", "time: now"}
+    (found,) = kept(opened, talk).searched("unfinished").result(SOON_S)
+    assert found.talk == replace(talk, system="", turns={}, head=None)
+    assert (found.questions, found.model, found.beginning) == (1, "", "of an unfinished mutex")
+
+
+def test_calls_and_their_results_are_found(opened: Opened) -> None:
+    talk = talked()
+    call = Call("1", "find", '{"what": "needle"}', server="files", tool="find", result="a haystack")
+    talk.change(replace(talk.turns[2], settings=saved([call])))
+    sessions = kept(opened, talk)
+    for words in ("needle haystack", "files: find"):
+        (found,) = sessions.searched(words).result(SOON_S)
+        assert "find" in found.excerpt or "needle" in found.excerpt
+
+
 def test_what_was_found_is_shown_in_its_surroundings(opened: Opened) -> None:
     answer = "word " * 50 + "the NEEDLE is here " + "word " * 50
     (found,) = kept(opened, talked("q", answer)).searched("needle").result(SOON_S)
@@ -309,14 +328,14 @@ def test_a_deleted_session_can_be_brought_back_until_the_program_ends(opened: Op
     talk = talked()
     sessions = kept(opened, talk)
     assert talk.id is not None
-    sessions.deleted(talk.id, talk.title).result(SOON_S)
+    sessions.deleted(talk.id).result(SOON_S)
     assert sessions.searched().result(SOON_S) == []
     assert sessions.searched("lock").result(SOON_S) == []
     with pytest.raises(SessionError, match="there is no chat"):
         sessions.loaded(talk.id).result(SOON_S)
     assert sessions.undone().result(SOON_S) == talk.title
     assert titles(sessions.searched("lock").result(SOON_S)) == ["What is a lock?"]
-    sessions.deleted(talk.id, talk.title).result(SOON_S)
+    sessions.deleted(talk.id).result(SOON_S)
     sessions.close()
     again = opened()
     with pytest.raises(SessionError, match="nothing was deleted"):
@@ -345,7 +364,7 @@ def test_a_session_open_twice_is_read_only_in_the_second_window(opened: Opened) 
     assert copy.read_only and copy.path() == talk.path()
     copy.add("user", "not kept", parent=2)
     second.save(copy)
-    for refused in (second.deleted(talk.id, ""), second.renamed(talk.id, "mine")):
+    for refused in (second.deleted(talk.id), second.renamed(talk.id, "mine")):
         with pytest.raises(SessionError, match="is open in another window"):
             refused.result(SOON_S)
     talk.add("user", "kept", parent=2)
@@ -376,13 +395,13 @@ def test_the_file_is_made_by_several_programs_at_once(tmp_path: Path) -> None:
 
         def open_it(path: Path = path, together: Barrier = together) -> None:
             together.wait(SOON_S)
-            database.opened(path).close()
+            session_file.opened(path).close()
 
         with ThreadPoolExecutor(4) as programs:
             for opening in [programs.submit(open_it) for _ in range(4)]:
                 opening.result(SOON_S)
-        with closing(database.connected(path)) as made:
-            assert made.execute("PRAGMA user_version").fetchone() == (database.FORMAT,)
+        with closing(session_file.connected(path)) as made:
+            assert made.execute("PRAGMA user_version").fetchone() == (session_file.FORMAT,)
             assert made.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
@@ -396,9 +415,9 @@ def test_two_programs_write_sessions_at_once(opened: Opened) -> None:
     for sessions, _ in windows:
         sessions.close()
     sessions = opened()
-    listed = sessions.searched().result(SOON_S)
-    assert sorted(titles(listed)) == ["window 0", "window 1", "window 2"]
-    assert [len(sessions.loaded(session.id).result(SOON_S).turns) for session in listed] == [22, 22, 22]
+    found = sessions.searched().result(SOON_S)
+    assert sorted(titles(found)) == ["window 0", "window 1", "window 2"]
+    assert [len(sessions.loaded(session.id).result(SOON_S).turns) for session in found] == [22, 22, 22]
     assert opened.notices == []
 
 
@@ -436,6 +455,36 @@ def test_a_file_that_is_not_for_us_is_left_alone_and_the_chat_goes_on(
     assert path.read_bytes() == before
     notice = opened.notices[0]
     assert expected in notice and str(path) in notice
+
+
+def test_a_file_of_the_first_format_keeps_its_chats_and_loses_its_index(opened: Opened) -> None:
+    talk = talked("The password is zyxwvutsrq")
+    kept(opened, talk, talked("gone")).close()
+    path = opened.folder / "sessions.db"
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript(
+            "ALTER TABLE sessions ADD COLUMN deleted REAL;"
+            "CREATE VIRTUAL TABLE words USING fts5(text, tokenize = 'trigram');"
+            "CREATE TRIGGER words_go AFTER DELETE ON turns "
+            "BEGIN DELETE FROM words WHERE rowid = old.row; END;"
+            "INSERT INTO words (rowid, text) SELECT row, text FROM turns; PRAGMA user_version = 1;"
+            "UPDATE sessions SET deleted = 9.0 WHERE title = 'gone'"
+        )
+    before = path.stat().st_size
+    sessions = opened()
+    assert titles(sessions.searched("zyxwv").result(SOON_S)) == [talk.title]
+    assert titles(sessions.searched().result(SOON_S)) == [talk.title]
+    assert talk.id is not None and sessions.loaded(talk.id).result(SOON_S) == talk
+    sessions.leave(talk)
+    with closing(session_file.connected(session_file.copy_of(path))) as copy:
+        assert copy.execute("PRAGMA user_version").fetchone() == (1,), "it was copied as it was"
+    sessions.deleted(talk.id).result(SOON_S)
+    assert sessions.undone().result(SOON_S) == talk.title
+    sessions.deleted(talk.id).result(SOON_S)
+    sessions.close()
+    assert path.stat().st_size < before and not opened.notices
+    left = b"".join(found.read_bytes() for found in opened.folder.glob("sessions*"))
+    assert b"zyx" not in left and b"vuts" not in left
 
 
 @posix
@@ -604,8 +653,8 @@ def test_a_disk_that_does_not_answer_is_waited_for_no_longer_than_stated(opened:
 def test_a_copy_is_made_before_a_run_ends(opened: Opened) -> None:
     """kill -9 leaves no time for one."""
     kept(opened, talked("first"))
-    with closing(database.connected(database.copy_of(opened.folder / "sessions.db"))) as copy:
-        assert titles(rows.listed(copy, limit=9)) == ["first"]
+    with closing(session_file.connected(session_file.copy_of(opened.folder / "sessions.db"))) as copy:
+        assert titles(listed.found(copy)) == ["first"]
 
 
 def test_the_last_copy_takes_the_place_of_a_damaged_file(opened: Opened) -> None:
@@ -613,7 +662,7 @@ def test_the_last_copy_takes_the_place_of_a_damaged_file(opened: Opened) -> None
     talks = [talked(f"number {i} " + "q" * 3000) for i in range(20)]
     sessions = kept(opened, *talks)
     assert talks[3].id is not None
-    sessions.deleted(talks[3].id, "").result(SOON_S)
+    sessions.deleted(talks[3].id).result(SOON_S)
     os.link(opened.folder / "sessions.db", opened.folder / "copy.db")
     with closing(sqlite3.connect(opened.folder / "sessions.db")) as file:
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -623,7 +672,7 @@ def test_the_last_copy_takes_the_place_of_a_damaged_file(opened: Opened) -> None
     content[at // 4096 * 4096 : at // 4096 * 4096 + 4096] = b"\xff" * 4096
     (opened.folder / "sessions.db").write_bytes(content)
     again = opened()
-    found = {one.title.split(" q")[0] for one in again.searched().result(SOON_S)}
+    found = {one.talk.title.split(" q")[0] for one in again.searched().result(SOON_S)}
     assert found == {f"number {i}" for i in range(20) if i != 3}, "and nothing that was deleted"
     talk = talks[7]
     assert talk.id is not None and again.loaded(talk.id).result(SOON_S) == talk
@@ -723,7 +772,7 @@ def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path, windows: int)
         for _ in range(windows - 1):
             second = open_windows.enter_context(closing(Sessions(tmp_path, on_notice=lambda _: None)))
             assert second.searched("zyxwv").result(SOON_S)
-        sessions.deleted(talk.id, "").result(SOON_S)
+        sessions.deleted(talk.id).result(SOON_S)
         sessions.close()
         left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"This stays" in left

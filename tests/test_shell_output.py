@@ -12,24 +12,24 @@ from tui_driver import driven
 
 from edgespec_tui.app import ChatApp
 from edgespec_tui.settings.settings import Settings
-from edgespec_tui.widgets.shell_output import HALF, KeptOutput, Ran
+from edgespec_tui.widgets.shell_output import HALF, Ran
 
 
 def test_a_long_output_keeps_its_beginning_and_its_end() -> None:
-    whole, output = "".join(f"line {i}\n" for i in range(5000)), KeptOutput()
+    whole, output = "".join(f"line {i}\n" for i in range(5000)), Ran("make")
     for at in range(0, len(whole), 777):
         output.add(whole[at : at + 777])
     kept = output.text()
     assert kept.startswith(whole[:HALF]) and kept.endswith(whole[-HALF:])
     assert f"[... {len(whole) - 2 * HALF:,} characters left out ...]" in kept
-    short = KeptOutput()
+    short = Ran("make")
     short.add("a")
     assert short.text() == "a"
 
 
 def test_an_output_with_fences_is_fenced_by_longer_ones() -> None:
     ran = Ran("cat README.md", 0)
-    ran.output.add("```\ncode\n```\n")
+    ran.add("```\ncode\n```\n")
     question = ran.question()
     assert "````\n```\ncode\n```\n````\n(exit code 0)" in question.text
     assert question.inserts[0].mark == "[output: 3 lines]"

@@ -47,5 +47,5 @@ def test_what_cannot_come_has_no_logarithm() -> None:
 
 
 def test_how_many_are_reported_is_limited() -> None:
-    with pytest.raises(SettingError, match="-1"):
+    with pytest.raises(SettingError, match="^the number of likeliest tokens is -1: "):
         Scoring(-1)

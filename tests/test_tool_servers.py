@@ -44,7 +44,7 @@ def bad(name: str) -> Tool:
 
 def children() -> list[psutil.Process]:
     found = psutil.Process().children(recursive=True)
-    return [one for one in found if SERVER in " ".join(one.cmdline())]
+    return [one for one in found if SERVER in " ".join(one.as_dict(["cmdline"], ad_value=[])["cmdline"])]
 
 
 def test_the_list_is_read_in_the_shape_that_others_write(tmp_path: Path) -> None:

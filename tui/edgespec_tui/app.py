@@ -167,10 +167,9 @@ class ChatApp(GuardedApp):
         """Saves with the chat what is written and not asked; it is in the input when that is opened again."""
         if self.chat.is_whole:
             talk, self.unsent = self.chat.conversation, self.chat.unsent()
-            if talk.turns or self.unsent.draft():
-                talk.draft = self.unsent.draft()
-                talk.title = talk.title or self.unsent.title()
-                self._sessions.save(talk)
+            talk.draft = self.unsent.draft()
+            talk.title = talk.title or self.unsent.title()
+            self._sessions.save(talk)
 
     async def on_unmount(self) -> None:
         self.context.moments.end()
@@ -329,6 +328,7 @@ class ChatApp(GuardedApp):
         """Reads the settings anew; they apply to new chats, keys and colours at once."""
         settings, complaints = read(file, known=self._known)
         self.context.settings = settings
+        self.context.toolbox.most_rounds = settings.tool_rounds
         self._notices += complaints
         self.set_keymap(dict(settings.keys))
         self.theme = settings.theme or self.usual_theme

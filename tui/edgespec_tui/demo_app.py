@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from textual.binding import BindingType
 
-from edgespec.local.attach import OnProgress, Progress
+from edgespec.local.attach import Progress
 from edgespec.system.other_programs import BUSY_CORES, Others
 from edgespec_tui import hang_up
 from edgespec_tui.guarded_app import GuardedApp
@@ -80,7 +80,7 @@ def _say(sentence: str) -> None:
 async def in_lines(
     seconds: float,
     *,
-    prepare: Callable[[OnProgress], demo.Preparation] = demo.Preparation,
+    prepare: demo.Prepare = demo.prepared,
     others: Others | None = None,
     first_look_s: float = FIRST_LOOK_S,
     reading_s: float = READING_S,
@@ -106,22 +106,21 @@ async def in_lines(
                 if preparing:
                     preparing.cancel()
 
-    preparation = prepare(tell)
     try:
-        endpoint = await preparation.endpoint()
+        endpoint, about = await prepare(tell)
     except asyncio.CancelledError:
         if unheard:
             raise unheard from None
         raise
     try:
-        say(demo.about_cost(preparation.cost, preparation.unwritable))
+        say(about)
         most = 2 * seconds + reading_s
         say(f"{demo.TURNS} That takes about {2 * seconds:.0f} s, and {most:.0f} s at most.")
         race = demo.new_race(endpoint, seconds=seconds)
         others.cores()
         with suppress(TimeoutError):
             async with asyncio.timeout(most):
-                await race.warm_both(demo.WARM)
+                await race.warm(demo.WARM, (False, True))
                 await _run_in_lines(race, say)
         say(_lanes_line(race.lanes.values()))
         for sentence in (demo.result(race), demo.busy(others.cores()), demo.sameness(race), demo.NEXT):

@@ -129,8 +129,11 @@ def look(
         if len(drafted) > 2 and step:
             left -= sum(step(1) for _ in range(draft.settling))
         seconds = verify(n)
+        left -= seconds
         if costs.light:
-            seconds += max(0.0, verify(1) - target.seconds(1))
+            again = verify(1)
+            left -= again
+            seconds += max(0.0, again - target.seconds(1))
         target.learn(n, n_ctx, seconds)
-        left -= seconds + single()
+        left -= single()
     return left

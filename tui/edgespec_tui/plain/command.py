@@ -43,12 +43,12 @@ def plain_chat(arguments: argparse.Namespace, opening: Callable[[argparse.Namesp
     sessions = open_sessions(arguments, on_notice=lambda sentence: _tell(f"edgespec: {sentence}"))
     try:
         if arguments.list is not None:
-            print(listing(sessions.searched(arguments.list, limit=-1).result()))
+            print(listing(sessions.searched(arguments.list).result()))
             return 0
         return _talk(arguments, AttachedEndpoint(opening(arguments)), beginning, sessions)
     finally:
         unwritten = sessions.close()
-        if arguments.prompt is None or sessions.storage.was_open:  # else nobody expects it to be saved
+        if arguments.prompt is None or sessions.file.was_open:  # else nobody expects it to be saved
             rescue(unwritten, lambda sentence: _tell(f"edgespec: {sentence}"))
 
 
@@ -75,7 +75,6 @@ def _talk(
         )
         if talking or arguments.tools is not None:
             chat.toolbox = open_toolbox(arguments, beginning.settings)
-            chat.tool_rounds = beginning.settings.tool_rounds
         chat.decide = partial(by_rule, arguments.approve)
         if talking:
             lines = ToolLines(input, chat.tell)

@@ -11,11 +11,9 @@ from edgespec.errors import EdgeSpecError, EndpointError, EndpointLostError, Eng
 from edgespec_tui.plain.plain import PlainChat
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.export import export, title_of
-from edgespec_tui.sessions.rows import Listed, ago
-from edgespec_tui.sessions.search import short_name_of
+from edgespec_tui.sessions.listed import Listed, short_name_of
 from edgespec_tui.settings import slash_commands
 from edgespec_tui.settings.slash_commands import CHANGES, on_or_off
-from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.terminal.typed_bytes import without_controls
 from edgespec_tui.widgets.attached_files import NAMED, read_file, with_files
 from edgespec_tui.widgets.question import QuestionText
@@ -113,31 +111,28 @@ class PlainLines:
 
     def _command(self, name: str, rest: str) -> None:
         chat = self._chat
-        does: dict[str, Callable[[], None]] = {
-            "/help": self._help,
+        does: dict[str, Callable[[], object]] = {
+            "/help": lambda: chat.tell("\n".join(f"{usage}: {what}" for usage, what in COMMANDS.items())),
             "/clear": self._clear,
             "/new": self._clear,
-            "/again": self._again,
+            "/again": lambda: chat.answer_to(self._question()),
             "/continue": self._go_on,
             "/back": self._back,
             "/read": lambda: self._read_file(rest),
             "/speculation": lambda: self._speculation(rest),
-            "/sessions": lambda: chat.tell(listing(self._found(rest))),
+            "/sessions": lambda: chat.tell(listing(chat.sessions.searched(rest, limit=SHOWN).result())),
             "/open": lambda: self._open(rest),
             "/delete": lambda: self._delete(rest),
-            "/undelete": self._undelete,
+            "/undelete": lambda: chat.tell(f"Restored {chat.sessions.undone().result()!r}."),
             "/export": lambda: chat.tell(f"Written: {export(chat.conversation, rest, folder=Path())}"),
         }
         if name in CHANGES:
-            chat.tell(CHANGES[name](chat.conversation, rest, SystemPrompts.usual()))
-            self._keep()
+            chat.tell(CHANGES[name](chat.conversation, rest))
+            self._chat.sessions.save(self._chat.conversation)
         elif name in does:
             does[name]()
         else:
             chat.tell(f"{name} is not a command. {HELP}")
-
-    def _help(self) -> None:
-        self._chat.tell("\n".join(f"{usage}: {does}" for usage, does in COMMANDS.items()))
 
     def _clear(self) -> None:
         self._chat.sessions.leave(self._chat.conversation)
@@ -151,9 +146,6 @@ class PlainLines:
             raise SettingError("there is no question yet: ask one first")
         return question
 
-    def _again(self) -> None:
-        self._chat.answer_to(self._question())
-
     def _go_on(self) -> None:
         path = self._chat.conversation.path()
         if not path or path[-1].role != "assistant" or not path[-1].text:
@@ -165,7 +157,7 @@ class PlainLines:
     def _back(self) -> None:
         talk = self._chat.conversation
         talk.head = self._question().parent
-        self._keep()
+        self._chat.sessions.save(talk)
         self._chat.tell("Taken back; it is still in the saved chat.")
 
     def _read_file(self, name: str) -> None:
@@ -179,14 +171,7 @@ class PlainLines:
         self._chat.options = replace(self._chat.options, speculation=on_or_off(text))
         self._chat.tell(f"Speculation is {text}.")
 
-    def _keep(self) -> None:
-        if self._chat.conversation.turns:
-            self._chat.sessions.save(self._chat.conversation)
-
     # -- sessions
-
-    def _found(self, words: str) -> list[Listed]:
-        return self._chat.sessions.searched(words, limit=SHOWN).result()
 
     def _named(self, command: str, name: str) -> Conversation:
         if not name:
@@ -208,11 +193,8 @@ class PlainLines:
             raise SettingError("this chat is open: start a new one with /clear, then delete it")
         assert found.id is not None
         self._chat.sessions.leave(found)
-        self._chat.sessions.deleted(found.id, title_of(found)).result()
+        self._chat.sessions.deleted(found.id).result()
         self._chat.tell(f"Deleted {title_of(found)!r}; /undelete restores it until you quit.")
-
-    def _undelete(self) -> None:
-        self._chat.tell(f"Restored {self._chat.sessions.undone().result()!r}.")
 
 
 def resumed(conversation: Conversation) -> str:
@@ -227,11 +209,9 @@ def listing(sessions: list[Listed], *, now: float | None = None) -> str:
     """Returns sessions, one a line: name, age, title, and where it was found."""
     now = time.time() if now is None else now
     lines = []
-    for session in sessions:
-        found = f" | {session.excerpt}" if session.excerpt else ""
-        age = ago(now - session.changed)
-        text = without_controls(f"{session.title or 'Untitled'}{found}")
-        lines.append(f"{short_name_of(session.id)}  {age:>10}  {text}")
+    for one in sessions:
+        text = without_controls(" | ".join(filter(None, [one.heading, one.excerpt])))
+        lines.append(f"{short_name_of(one.id)}  {one.age(now):>10}  {text}")
     return "\n".join(lines) or "No chats found."
 
 

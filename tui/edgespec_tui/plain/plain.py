@@ -20,10 +20,10 @@ from edgespec.local.attach import Progress
 from edgespec.system.odd_text import as_text, oddities
 from edgespec_tui.endpoint.endpoint import Endpoint
 from edgespec_tui.plain.tool_lines import line_of
-from edgespec_tui.sessions.context_fit import fit, left_out_before
+from edgespec_tui.sessions.context_fit import fit
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.sessions.sessions import Sessions
-from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop, by_rule
+from edgespec_tui.tools.loop import Decision, Proposal, ToolLoop, by_rule
 from edgespec_tui.tools.offer import offer
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.tools.values import Call
@@ -54,7 +54,6 @@ class PlainChat:
     last_progress: str = ""
     toolbox: Toolbox = field(default_factory=lambda: Toolbox(()))
     decide: Callable[[Proposal], Awaitable[Decision]] = partial(by_rule, "none")  # whether a call may be made
-    tool_rounds: int = MOST_ROUNDS
 
     def tell(self, sentence: str) -> None:
         """Prints something that is not an answer."""
@@ -149,7 +148,7 @@ class PlainChat:
             on_wait=lambda progress: None if self.quiet else self.tell_progress(progress),
         )
         fitting = await fitted((begun or question).id)
-        if len(fitting.left_out) > left_out_before(talk.path()):
+        if fitting.is_more:
             self.tell(f"(the oldest {len(fitting.left_out)} messages no longer fit and are left out)")
         making = TurnWriter(
             self.endpoint,
@@ -179,15 +178,8 @@ class PlainChat:
 
     async def _offered(self, n_ctx: int | None) -> ToolLoop | None:
         """Returns what an answer may call; servers that cannot be used are reported."""
-        talk, decide, rounds = self.conversation, self.decide, self.tool_rounds
-        tools = await offer(
-            self.toolbox,
-            off=talk.tools_off,
-            always=talk.approved,
-            decide=decide,
-            n_ctx=n_ctx,
-            most_rounds=rounds,
-        )
+        talk = self.conversation
+        tools = await offer(self.toolbox, talk.tools_off, talk.approved, self.decide, n_ctx)
         for fault in self.toolbox.new_faults():
             self.tell(f"edgespec: {fault}")
         return tools

@@ -17,9 +17,10 @@ from edgespec.errors import EdgeSpecError, SettingError
 from edgespec.local.attach import Progress
 from edgespec_tui.endpoint.attached import in_thread
 from edgespec_tui.screens.chat_context import AnswerStage
-from edgespec_tui.sessions.context_fit import fit, left_out_before
+from edgespec_tui.sessions.context_fit import fit
 from edgespec_tui.sessions.conversation import Conversation, Turn
 from edgespec_tui.tools.loop import ToolLoop
+from edgespec_tui.tools.offer import offer
 from edgespec_tui.tools.values import calls_of
 from edgespec_tui.widgets.attached_resources import with_attachments
 from edgespec_tui.widgets.live_figures import LiveFigures
@@ -28,8 +29,6 @@ from edgespec_tui.widgets.question import QuestionText, joined
 from edgespec_tui.widgets.thumbnail import thumbnail_of
 from edgespec_tui.widgets.turn_view import AnswerView, QuestionView
 from edgespec_tui.widgets.turn_writer import TurnWriter, reason_in_short
-
-INTERRUPTED = "interrupted before it began"
 
 
 class AnswerQueue:
@@ -134,7 +133,7 @@ class AnswerQueue:
         known = talk.turns[turn.id]
         settings = {**known.settings, **replace(question, thumbnails=tuple(drawn)).settings()}
         talk.change(replace(known, settings=settings))
-        self._screen.context.keep(talk)
+        self._screen.context.sessions.save(talk)
         if talk is self._screen.conversation:
             view = self._screen.transcript.view_of(turn.id)
             if isinstance(view, QuestionView):
@@ -149,7 +148,7 @@ class AnswerQueue:
     def _keep(self, talk: Conversation) -> None:
         """Saves what was asked at once, and what waits to be: an answer may take minutes to begin."""
         talk.draft = joined(question.typed() for question in self.waiting).draft()
-        self._screen.context.keep(talk)
+        self._screen.context.sessions.save(talk)
 
     async def again(self, turn: Turn) -> None:
         """Answers a question anew, or an answer's; an older answer stays its sibling. Raises SettingError."""
@@ -177,7 +176,7 @@ class AnswerQueue:
         screen, self.editing = self._screen, None
         new = talk.add("assistant", text, parent=old.parent, model=old.model)
         talk.change(replace(new, finish="stop", settings={"edited": "by hand"}))
-        screen.context.keep(talk)
+        screen.context.sessions.save(talk)
         screen.show_banner("")
         await screen.transcript.show(talk)
 
@@ -216,8 +215,7 @@ class AnswerQueue:
             await making.run(view)
         except asyncio.CancelledError:
             if talk.turns[turn.id].finish is None:  # it had not begun
-                self._unanswered(talk, turn, INTERRUPTED)
-            await view.end(talk.turns[turn.id])
+                await self._unanswered(talk, turn, view, "interrupted before it began")
             raise
         finally:
             self._view = None  # its line says how it ended
@@ -232,20 +230,17 @@ class AnswerQueue:
         starting = context.engine.state == "starting"
         view.show_waiting("waiting for the engine to load" if starting else "thinking")
         if not await context.engine.ready():
-            await view.end(self._unanswered(talk, turn, "no answer: there is no engine"))
+            await self._unanswered(talk, turn, view, "no answer: there is no engine")
             screen.engine_changed()  # says again why, and which key helps
             return None
         info = context.engine.info
         assert info is not None
         if not info.model:
-            await view.end(
-                self._unanswered(talk, turn, f"{info.where} has several models: Ctrl+L lists them")
-            )
+            await self._unanswered(talk, turn, view, f"{info.where} has several models: Ctrl+L lists them")
             return None
         turn = replace(turn, model=context.engine.model)
         view.name_model(turn.model)
         assert turn.parent is not None
-        before = left_out_before(talk.path(turn.parent))
 
         def show(sentence: str) -> None:
             self._stirred = time.monotonic()
@@ -261,10 +256,10 @@ class AnswerQueue:
         try:
             fitting = await fitted(turn.id if turn.text or calls_of(turn.settings) else turn.parent)
         except EdgeSpecError as error:
-            await view.end(self._unanswered(talk, turn, reason_in_short(error)))
+            await self._unanswered(talk, turn, view, reason_in_short(error))
             screen.tell_failure(error)
             return None
-        await screen.transcript.mark_left_out(fitting.left_out, notify=len(fitting.left_out) > before)
+        await screen.transcript.mark_left_out(fitting.left_out, notify=fitting.is_more)
         self._prompt_tokens = fitting.n_tokens
         view.show_waiting("reading the prompt")
         making = TurnWriter(
@@ -273,7 +268,7 @@ class AnswerQueue:
             turn,
             fitting,
             replace(screen.options(), progress=True),
-            keep=lambda: context.keep(talk),
+            keep=lambda: context.sessions.save(talk),
             plain_s=self._plain_s or info.plain_s,
             silent_s=context.waits.silent_s,
             since_key=context.moments.since_key,
@@ -291,17 +286,18 @@ class AnswerQueue:
         screen, context = self._screen, self._screen.context
         if context.toolbox.servers:
             view.show_waiting("looking for tools")
-        tools = await context.offered(talk, screen.questions.decide, n_ctx)
+        decide = screen.questions.decide
+        tools = await offer(context.toolbox, talk.tools_off, talk.approved, decide, n_ctx)
         for fault in context.toolbox.new_faults():
             screen.tell(f"{fault[:1].upper()}{fault[1:]}.")
         return tools
 
-    def _unanswered(self, talk: Conversation, turn: Turn, reason: str) -> Turn:
-        """Ends an answer that could not be started; returns what its place shows."""
-        shown = replace(turn, finish="cancelled", figures={"reason": reason})
-        talk.change(shown)
-        self._screen.context.keep(talk)
-        return shown
+    async def _unanswered(self, talk: Conversation, turn: Turn, view: AnswerView, reason: str) -> None:
+        """Ends an answer that could not be started, and shows why in its place."""
+        ended = replace(turn, finish="cancelled", figures={"reason": reason})
+        talk.change(ended)
+        self._screen.context.sessions.save(talk)
+        await view.end(ended)
 
     def tell_silence(self) -> None:
         """Says for how long nothing has come; a stalled engine looks like a thinking one."""

@@ -73,8 +73,8 @@ class ChatScreen(ConversationScreen):
         elif command.change:
             if self.conversation.read_only and rest:
                 raise SettingError("this chat is open in another window: change it there, or start a new one")
-            self.tell(command.change(self.conversation, rest, self.context.prompts))
-            self.context.keep(self.conversation)
+            self.tell(command.change(self.conversation, rest))
+            self.context.sessions.save(self.conversation)
             self.refresh_state()
         elif command.name == "/read":
             read = read_file(rest)
@@ -114,7 +114,7 @@ class ChatScreen(ConversationScreen):
             new = await compacted(engine.endpoint, talk, self.context.options, n_ctx)
             if talk is self.conversation:
                 await self.open(new)
-                self.context.keep(new)
+                self.context.sessions.save(new)
                 self.tell("The oldest turns are a summary now (/system shows it); Ctrl+O has the whole chat.")
         finally:
             self.show_banner("")
@@ -160,7 +160,7 @@ class ChatScreen(ConversationScreen):
         at = siblings.index(turn.id) + step
         if 0 <= at < len(siblings) and self.is_free_to("read another version"):
             self.conversation.select(siblings[at])
-            self.context.keep(self.conversation)
+            self.context.sessions.save(self.conversation)
             await self.transcript.show(self.conversation)
             if (view := self.transcript.view_of(siblings[at])) is not None:
                 view.focus()  # else the next key goes to the input
@@ -274,7 +274,7 @@ class ChatScreen(ConversationScreen):
 
     def action_saved(self) -> None:
         """Says where this chat is saved, to hands that save by habit."""
-        storage = self.context.sessions.storage
+        storage = self.context.sessions.file
         saves = storage.was_open and not storage.failing
         where = "is saved as it goes (Ctrl+O lists all)" if saves else "is not saved"
         self.tell(f"This chat {where}. /export writes it to a file.")

@@ -1,7 +1,7 @@
 """What a chat needs: the engine, the saved chats, the settings; and what its queue of answers needs."""
 
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -15,10 +15,7 @@ from edgespec_tui.screens.tool_questions import ToolQuestions
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.settings.settings import Settings
-from edgespec_tui.settings.system_prompts import SystemPrompts
 from edgespec_tui.settings.waits import Waits
-from edgespec_tui.tools.loop import Decision, Proposal, ToolLoop
-from edgespec_tui.tools.offer import offer
 from edgespec_tui.tools.toolbox import Toolbox
 from edgespec_tui.widgets.attached_files import read_text
 from edgespec_tui.widgets.prompt_input import PromptInput
@@ -39,7 +36,6 @@ class ChatContext:
     moments: QuietMoments = field(default_factory=QuietMoments)
     first_conversation: Conversation = field(default_factory=Conversation)
     options: AnswerOptions = field(default_factory=AnswerOptions)  # the options of every answer
-    prompts: SystemPrompts = field(default_factory=SystemPrompts.usual)
     toolbox: Toolbox = field(default_factory=lambda: Toolbox(()))  # the servers whose tools may be called
     waits: Waits = Waits()
 
@@ -63,20 +59,6 @@ class ChatContext:
             if file == "off"
             else f"Answers follow {file} from now on; /schema off ends that."
         )
-
-    async def offered(
-        self, talk: Conversation, decide: Callable[[Proposal], Awaitable[Decision]], n_ctx: int | None
-    ) -> ToolLoop | None:
-        """Returns what an answer may call; None if the chat has no tool on."""
-        off, always, rounds = talk.tools_off, talk.approved, self.settings.tool_rounds
-        return await offer(
-            self.toolbox, off=off, always=always, decide=decide, n_ctx=n_ctx, most_rounds=rounds
-        )
-
-    def keep(self, conversation: Conversation) -> None:
-        """Saves what is new in a conversation that is not empty."""
-        if conversation.turns:
-            self.sessions.save(conversation)
 
 
 class AnswerStage(Protocol):

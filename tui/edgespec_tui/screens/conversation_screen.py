@@ -108,7 +108,7 @@ class ConversationScreen(Screen[None]):
         self._begun = True
         self.context.toolbox.ask = self.questions.answer
         self.prompt.take_back = self.answers.take_back
-        self.prompt.names, self.prompt.tell = self.context.prompts.names, self.tell
+        self.prompt.tell = self.tell
         self.prompt.show = self.query_one(ChoiceList).show
         self.prompt.show_files = self.show_files
         self.prompt.focus()
@@ -133,7 +133,7 @@ class ConversationScreen(Screen[None]):
         await self.answers.stop()
         if conversation is not self.conversation:
             self.conversation.draft = {}  # what is written goes with the window
-            self.context.keep(self.conversation)
+            self.context.sessions.save(self.conversation)
             self.context.sessions.leave(self.conversation)
         self.conversation = conversation
         self.answers.forget()
@@ -243,10 +243,8 @@ class ConversationScreen(Screen[None]):
 
     def action_tools(self) -> None:
         """Shows the servers and their tools."""
-        self.app.push_screen(ToolsScreen(self.context.toolbox, self.conversation), self._keep_tools)
-
-    def _keep_tools(self, _: None) -> None:
-        self.context.keep(self.conversation)
+        shown = ToolsScreen(self.context.toolbox, self.conversation)
+        self.app.push_screen(shown, lambda _: self.context.sessions.save(self.conversation))
 
     def action_decide(self, decision: Decision) -> None:
         """Takes a click on what the user decides."""

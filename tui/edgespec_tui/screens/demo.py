@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -135,70 +135,68 @@ def sameness(race: Race) -> str:
     return f"{same} of {len(pairs)} answers are the same; {parted}."
 
 
-class Preparation:
-    """Makes the pair of the demo and starts its engine; may be given up at any moment."""
+async def prepared(
+    on_progress: OnProgress,
+    *,
+    costs: Sequence[str] = COSTS,
+    start: Callable[[WantedEngine, OnProgress], Endpoint] | None = None,
+    make: Callable[[str, Callable[[int, int], None]], tuple[Path, Path]] = grown_pair,
+) -> tuple[Endpoint, str]:
+    """Makes the pair of the demo and starts its engine; returns it, and a sentence on it.
 
-    def __init__(
-        self,
-        on_progress: OnProgress,
-        *,
-        costs: Sequence[str] = COSTS,
-        start: Callable[[WantedEngine, OnProgress], Endpoint] | None = None,
-        make: Callable[[str, Callable[[int, int], None]], tuple[Path, Path]] = grown_pair,
-    ) -> None:
-        """on_progress: called on the event loop. costs: the first that there is room for is taken."""
-        self._tell, self._costs, self._start = on_progress, costs, start or _endpoint
-        self._make = make
-        self._given_up = threading.Event()
-        self.cost: Cost | None = None
-        self.unwritable: Path | None = None  # the folder for grown pairs, if nothing can be put there
+    on_progress: called on the event loop. costs: the first that there is room for is taken. Raises
+    EdgeSpecError; may be cancelled at any moment.
+    """
+    cost = await asyncio.to_thread(lambda: affordable(costs, memory=free_memory()[0]))
+    if cost is None:
+        target, draft = tiny.target_path(), tiny.draft_path()
+    else:
+        target, draft = await _made(cost, make, on_progress)
 
-    async def endpoint(self) -> Endpoint:
-        """Returns what answers, once it is ready. Raises EdgeSpecError."""
-        loop = asyncio.get_running_loop()
-        try:
-            target, draft = await asyncio.to_thread(self._files, loop)
-        except asyncio.CancelledError:
-            self._given_up.set()
-            raise
-        wanted = WantedEngine(target=target, draft=draft, n_ctx=CONTEXT, flags=FLAGS)
+    def tell(progress: Progress) -> None:
+        text = progress.text.replace(target.name, "the model").replace(draft.name, "its draft")
+        if progress.stage != "ready":
+            on_progress(replace(progress, text=text))
 
-        def tell(progress: Progress) -> None:
-            text = progress.text.replace(target.name, "the model").replace(draft.name, "its draft")
-            if progress.stage != "ready":
-                self._tell(replace(progress, text=text))
+    wanted = WantedEngine(target=target, draft=draft, n_ctx=CONTEXT, flags=FLAGS)
+    endpoint = (start or _endpoint)(wanted, tell)
+    try:
+        await endpoint.start()
+    except BaseException:
+        await endpoint.close()
+        raise
+    return endpoint, about_cost(cost, None if cost else unwritable())
 
-        endpoint = self._start(wanted, tell)
-        try:
-            await endpoint.start()
-        except BaseException:
-            await endpoint.close()
-            raise
-        return endpoint
 
-    def _files(self, loop: asyncio.AbstractEventLoop) -> tuple[Path, Path]:
-        self.cost = affordable(self._costs, memory=free_memory()[0])
-        if self.cost is None:
-            self.unwritable = unwritable()
-            return tiny.target_path(), tiny.draft_path()
-        shown = -1
-        text = f"making a pair of {size_text(self.cost.size)} in {folder()}, once"
+async def _made(
+    cost: Cost,
+    make: Callable[[str, Callable[[int, int], None]], tuple[Path, Path]],
+    on_progress: OnProgress,
+) -> tuple[Path, Path]:
+    """Makes a pair in a thread, which ends when nobody waits for it any more."""
+    loop, left, shown = asyncio.get_running_loop(), threading.Event(), -1
+    text = f"making a pair of {size_text(cost.size)} in {folder()}, once"
 
-        def tell(done: int, total: int) -> None:
-            nonlocal shown
-            if self._given_up.is_set():
-                raise EdgeSpecError("the demo was left")
-            if (percent := 100 * done // max(total, 1)) != shown:
-                shown = percent
-                loop.call_soon_threadsafe(self._tell, Progress("loading", text, percent / 100))
+    def tell(done: int, total: int) -> None:
+        nonlocal shown
+        if left.is_set():
+            raise EdgeSpecError("the demo was left")
+        if (percent := 100 * done // max(total, 1)) != shown:
+            shown = percent
+            loop.call_soon_threadsafe(on_progress, Progress("loading", text, percent / 100))
 
-        return self._make(self.cost.spec, tell)
+    try:
+        return await asyncio.to_thread(make, cost.spec, tell)
+    except asyncio.CancelledError:
+        left.set()
+        raise
 
 
 def _endpoint(wanted: WantedEngine, on_progress: OnProgress) -> Endpoint:
     return AttachedEndpoint(partial(own, wanted), wanted=wanted, on_progress=on_progress)
 
 
+Prepare = Callable[[OnProgress], Awaitable[tuple[Endpoint, str]]]
 LATEST = 2  # answers of a column that are shown
 BAR = 20  # characters
 
@@ -216,11 +214,11 @@ class DemoScreen(LanesScreen):
         *,
         seconds: float = LANE_S,
         next_step: str = NEXT,
-        preparing: Callable[[OnProgress], Preparation] = Preparation,
+        prepare: Prepare = prepared,
     ) -> None:
-        """seconds: of each column. next_step: what it ends with. preparing: makes the preparation."""
+        """seconds: of each column. next_step: what it ends with."""
         super().__init__(tinted=True)
-        self._seconds, self._preparing, self._next_step = seconds, preparing, next_step
+        self._seconds, self._prepare, self._next_step = seconds, prepare, next_step
         self._endpoint: Endpoint | None = None
         self._asked, self._cost = 0, ""
         self.conclusion: list[str] = []  # what it ended with
@@ -231,11 +229,9 @@ class DemoScreen(LanesScreen):
         self.remove_class("-ended")
         if self._endpoint is None:
             self.tell("Preparing the demo.")
-            preparation = self._preparing(self._show_progress)
-            self._endpoint = await preparation.endpoint()
-            self._cost = about_cost(preparation.cost, preparation.unwritable)
+            self._endpoint, self._cost = await self._prepare(self._show_progress)
         race = new_race(self._endpoint, seconds=self._seconds, skip=self._asked)
-        await race.warm_both(WARM)
+        await race.warm(WARM, (False, True))
         self.tell(f"{TURNS} {self._cost}")
         others = Others()
         await self.race(race)

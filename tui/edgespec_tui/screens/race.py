@@ -137,20 +137,16 @@ class Race:
             self.endpoint, self.questions, replace(self.options, seed=seed), self.own_seed, self.longest_s
         )
 
-    async def warm(self) -> None:
-        """Has the first prompt read once, so that neither lane has to. Raises EdgeSpecError."""
-        await self._try_out(self.questions[0], 1, speculation=False)
+    async def warm(self, tokens: int = 1, ways: Sequence[bool] = (False,)) -> None:
+        """Has the last question answered before anything is timed: both lanes find prompt and weights read.
 
-    async def warm_both(self, tokens: int) -> None:
-        """Has both ways used once, on the last question: all weights are in memory then."""
-        for speculation in (False, True):
-            await self._try_out(self.questions[-1], tokens, speculation=speculation)
-
-    async def _try_out(self, question: Sequence[Message], tokens: int, *, speculation: bool) -> None:
-        options = replace(self.options, max_tokens=tokens, speculation=speculation)
-        async with aclosing(self.endpoint.answer(question, options)) as events:
-            async for _ in events:
-                pass
+        ways: with speculation or without. Raises EdgeSpecError.
+        """
+        for speculation in ways:
+            options = replace(self.options, max_tokens=tokens, speculation=speculation)
+            async with aclosing(self.endpoint.answer(self.questions[-1], options)) as events:
+                async for _ in events:
+                    pass
 
     async def run(self) -> None:
         """Runs both lanes to their end. Raises EdgeSpecError."""
@@ -189,16 +185,13 @@ class Race:
         """Whether anything was guessed: otherwise both lanes are the same way of answering."""
         return self.lanes["speculative"].counts.drafted > 0
 
-    def _shared_s(self) -> float:
-        """Returns the seconds that both have run."""
-        return min(lane.seconds for lane in self.lanes.values())
-
     def measured(self) -> MeasuredSpeedUp | None:
         """Returns the speed-up over the time that both have run; None if that is too short.
 
         Its error: by how far the speed-ups of its parts differ. In each part both ran in turn.
         """
-        end, lanes = self._shared_s(), [self.lanes[runner] for runner in RUNNERS]
+        lanes = [self.lanes[runner] for runner in RUNNERS]
+        end = min(lane.seconds for lane in lanes)
         plain, speculative = (lane.tok_per_s(end) for lane in lanes)
         if not (plain and speculative and self.guessed):
             return None

@@ -7,19 +7,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar
 
-from textual import on
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.timer import Timer
 from textual.widgets import Input, OptionList, Static
-from textual.widgets.option_list import Option
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.sessions.rows import Listed, ago
-from edgespec_tui.sessions.search import words_of
+from edgespec_tui.sessions.listed import Listed, words_of
 from edgespec_tui.sessions.sessions import Sessions
 from edgespec_tui.terminal.shown_text import Content, visible
 from edgespec_tui.widgets.key_line import KeyLine
@@ -49,9 +46,8 @@ class SessionsScreen(ModalScreen[int | None]):
         """talk: the chat on the screen, which is not deleted here. on_rename: called if that is renamed."""
         super().__init__()
         self._sessions, self._talk, self._on_rename = sessions, talk, on_rename
-        self._renaming: int | None = None
-        self._titles: dict[int, str] = {}
-        self._soon: Timer | None = None  # searches
+        self._found: list[Listed] = []
+        self._renaming: Listed | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(id="sessions"):
@@ -69,51 +65,44 @@ class SessionsScreen(ModalScreen[int | None]):
         query = self.query_one("#sessions-search", Input).value
         finding = self._sessions.searched(query, limit=MOST_FOUND if query.strip() else MOST_LISTED)
         try:
-            found = await asyncio.wrap_future(finding)
+            self._found = await asyncio.wrap_future(finding)
         except SessionError as error:
             self._note(str(error))
             return
-        self._titles = {one.id: one.title or "Untitled" for one in found}
         options = self.query_one(OptionList)
-        before = options.highlighted
+        before, words = options.highlighted or 0, list(words_of(query))
         options.clear_options()
-        words = list(words_of(query))
-        options.add_options([Option(self._line(one, words), id=str(one.id)) for one in found])
-        if found:
-            options.highlighted = min(before or 0, len(found) - 1)
-        self._note("" if found else "Nothing found." if query else "There are no chats yet.")
+        options.add_options([self._line(one, words) for one in self._found])
+        if self._found:
+            options.highlighted = min(before, len(self._found) - 1)
+        self._note("" if self._found else "Nothing found." if query else "There are no chats yet.")
 
     def _line(self, one: Listed, words: Sequence[str]) -> Content:
-        when = ago(time.time() - one.changed).rjust(10)
+        when = one.age(time.time()).rjust(10)
         here = " (open)" if one.id == self._talk.id else ""
-        title = marked(Content(one.title or "Untitled"), words)
-        asked = f"{one.questions} {'question' if one.questions == 1 else 'questions'}"
+        asked = f"{one.questions} question{'s'[: one.questions != 1]}"
         about = " · ".join(filter(None, (asked, one.model, one.excerpt or one.beginning)))
-        below = marked(Content.styled(about, "dim"), words)
+        title, below = marked(Content(one.heading), words), marked(Content.styled(about, "dim"), words)
         return Content.assemble((when, "dim"), "  ", title, here, "\n", " " * 12, below)
 
     def _note(self, sentence: str) -> None:
         self.query_one("#sessions-note", Static).update(Content(sentence))
 
-    def _marked(self) -> int | None:
-        option = self.query_one(OptionList).highlighted_option
-        return int(option.id) if option and option.id else None
+    def _marked(self) -> Listed | None:
+        at = self.query_one(OptionList).highlighted
+        return None if at is None else self._found[at]
 
     @on(Input.Changed, "#sessions-search")
-    def _search(self) -> None:
-        if self._soon is not None:
-            self._soon.stop()
-        self._soon = self.set_timer(SEARCH_AFTER_S, self._fill)
+    @work(group="search", exclusive=True)
+    async def _search(self) -> None:
+        await asyncio.sleep(SEARCH_AFTER_S)
+        await self._fill()
 
     @on(Input.Submitted, "#sessions-search")
-    def _open_marked(self) -> None:
-        if (id := self._marked()) is not None:
-            self.dismiss(id)
-
     @on(OptionList.OptionSelected)
-    def _open(self, event: OptionList.OptionSelected) -> None:
-        if event.option.id:
-            self.dismiss(int(event.option.id))
+    def _open(self) -> None:
+        if (one := self._marked()) is not None:
+            self.dismiss(one.id)
 
     def action_leave(self) -> None:
         """Leaves a rename, or goes back."""
@@ -128,7 +117,7 @@ class SessionsScreen(ModalScreen[int | None]):
         if self._renaming is not None:
             title = self.query_one("#sessions-title", Input)
             title.display = True
-            title.value = visible(self._titles[self._renaming])  # all of it is selected: typing replaces it
+            title.value = visible(self._renaming.talk.title)  # all of it is selected: typing replaces it
             title.focus()
 
     def _end_rename(self) -> None:
@@ -138,24 +127,23 @@ class SessionsScreen(ModalScreen[int | None]):
 
     @on(Input.Submitted, "#sessions-title")
     async def _rename(self, event: Input.Submitted) -> None:
-        id, title = self._renaming, event.value.strip()
+        one, title = self._renaming, event.value.strip()
         self._end_rename()
-        if id is not None and title:
-            if await self._do(self._sessions.renamed(id, title), f"Renamed to {title!r} now."):
-                if id == self._talk.id:
+        if one is not None and title:
+            if await self._do(self._sessions.renamed(one.id, title), f"Renamed to {title!r} now."):
+                if one.id == self._talk.id:
                     self._talk.title = title
                     self._on_rename()
 
     async def action_delete(self) -> None:
         """Deletes the marked chat; Ctrl+Z restores it."""
-        id = self._marked()
-        if id is None:
+        if (one := self._marked()) is None:
             return
-        if id == self._talk.id:
+        if one.id == self._talk.id:
             self._note("This chat is open: start a new one first (Ctrl+N).")
-            return
-        title = self._titles[id]
-        await self._do(self._sessions.deleted(id, title), f"Deleted {title!r}. Ctrl+Z restores it.")
+        else:
+            done = f"Deleted {one.heading!r}. Ctrl+Z restores it."
+            await self._do(self._sessions.deleted(one.id), done)
 
     async def action_undo(self) -> None:
         """Restores the chat that was deleted last."""

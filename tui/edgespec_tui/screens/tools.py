@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import on
@@ -27,19 +26,6 @@ HOW = "Enter turns a server or a tool off or on in this chat. Each call asks you
 NONE = "There are no servers of tools yet: `edgespec mcp add --help` says how to add one."
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A server, or one of its tools."""
-
-    server: str
-    tool: Tool | None = None
-
-    @property
-    def name(self) -> str:
-        """What stands for it in `Conversation.tools_off`."""
-        return self.tool.title if self.tool else self.server
-
-
 class ToolsScreen(ModalScreen[None]):
     """Lists servers and tools. Starts the servers that are on, to know what they have."""
 
@@ -54,7 +40,7 @@ class ToolsScreen(ModalScreen[None]):
         super().__init__()
         self._toolbox, self._talk = toolbox, talk
         self._tools: list[Tool] | None = None  # None: not known yet
-        self._rows: list[_Row] = []
+        self._rows: list[str | Tool] = []  # servers by their names, each before its tools
 
     def compose(self) -> ComposeResult:
         with Vertical(id="tools"):
@@ -81,44 +67,43 @@ class ToolsScreen(ModalScreen[None]):
         options.clear_options()
         self._rows = []
         for server in self._toolbox.servers:
-            self._rows.append(_Row(server.name))
-            self._rows += [
-                _Row(server.name, tool) for tool in self._tools or () if tool.server == server.name
-            ]
+            tools = [tool for tool in self._tools or () if tool.server == server.name]
+            self._rows += [server.name, *tools]
         options.add_options([Option(self._line(row)) for row in self._rows])
         options.highlighted = min(marked, len(self._rows) - 1) if self._rows else None
 
-    def _line(self, row: _Row) -> Content:
+    def _line(self, row: str | Tool) -> Content:
         off = self._talk.tools_off
-        if row.tool is None:
-            fault = self._toolbox.fault_of(row.server)
+        if isinstance(row, str):
+            fault = self._toolbox.fault_of(row)
             starting = "starting ..." if self._tools is None else ""
-            state = "off" if row.server in off else fault or starting or "on"
-            return Content.assemble((f"{row.server}  ", "bold"), (state, "$text-warning" if fault else "dim"))
-        mark = "on   " if is_on(row.tool, off) else "off  "
-        hints = f"  [{', '.join(row.tool.hints)}]" if row.tool.hints else ""
-        about = " ".join(row.tool.description.split())[:120]
-        return Content.assemble("  ", (mark, "dim"), row.tool.name, (hints, "$text 60%"), f"  {about}")
+            state = "off" if row in off else fault or starting or "on"
+            return Content.assemble((f"{row}  ", "bold"), (state, "$text-warning" if fault else "dim"))
+        mark = "on   " if is_on(row, off) else "off  "
+        hints = f"  [{', '.join(row.hints)}]" if row.hints else ""
+        about = " ".join(row.description.split())[:120]
+        return Content.assemble("  ", (mark, "dim"), row.name, (hints, "$text 60%"), f"  {about}")
+
+    def _marked(self) -> str | Tool | None:
+        at = self.query_one(OptionList).highlighted
+        return None if at is None else self._rows[at]
 
     @on(OptionList.OptionSelected)
     def action_turn(self) -> None:
         """Turns what is marked off or on."""
-        marked = self.query_one(OptionList).highlighted
-        if marked is None:
-            return
-        row, off = self._rows[marked], self._talk.tools_off
-        if row.tool is not None and row.server in off:
-            return
-        off.symmetric_difference_update({row.name})
-        if row.tool is None and row.server not in off:
-            self._ask()
+        marked, off = self._marked(), self._talk.tools_off
+        if isinstance(marked, Tool) and marked.server not in off:
+            off.symmetric_difference_update({marked.title})
+        elif isinstance(marked, str):
+            off.symmetric_difference_update({marked})
+            if marked not in off:
+                self._ask()
         self._fill()
 
     def action_renew(self) -> None:
         """Starts a server again that could not be used."""
-        marked = self.query_one(OptionList).highlighted
-        if marked is not None:
-            self._toolbox.renew(self._rows[marked].server)
+        if (marked := self._marked()) is not None:
+            self._toolbox.renew(marked if isinstance(marked, str) else marked.server)
             self._ask()
             self._fill()
 

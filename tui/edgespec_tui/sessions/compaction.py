@@ -37,11 +37,11 @@ async def compacted(
         raise EdgeSpecError("the model wrote no summary: the chat stays as it is")
     own = talk.system.partition(BEGINS)[0].rstrip()  # of an earlier summary, the new one has what matters
     system = "\n\n".join(filter(None, [own, BEGINS + summary]))
-    new = replace(talk.copy(), id=None, system=system, turns={}, head=None, draft={})
+    new = replace(talk.branch(path[-1].id), system=system, turns={})
     for turn in path[first:]:
-        added = new.add(turn.role, turn.text, parent=new.head, model=turn.model)
         settings = {name: value for name, value in turn.settings.items() if name != "left_out"}
-        new.change(replace(turn, id=added.id, parent=added.parent, settings=settings))
+        parent = None if turn is path[first] else turn.parent
+        new.turns[turn.id] = replace(turn, parent=parent, settings=settings)
     return new
 
 

@@ -31,6 +31,7 @@ class Fitting:
     messages: list[Message]
     left_out: tuple[int, ...] = ()  # turns that no longer fit
     n_tokens: int | None = None  # of the prompt, if known
+    is_more: bool = False  # more turns than the last answer was made without
 
 
 async def leave_out(
@@ -101,12 +102,13 @@ async def fit(
             counts[n_out] = estimated(without(n_out)) if counted is None else counted
         return counts[n_out]
 
-    n_out = await leave_out(starts, count, n_ctx=n_ctx, answer=answer, before=left_out_before(path))
+    before = _left_out_before(path)
+    n_out = await leave_out(starts, count, n_ctx=n_ctx, answer=answer, before=before)
     left_out = tuple(turn.id for turn in path[:n_out])
-    return Fitting(without(n_out), left_out, None if whole is None else counts.get(n_out))
+    return Fitting(without(n_out), left_out, counts.get(n_out), is_more=n_out > before)
 
 
-def left_out_before(path: Sequence[Turn]) -> int:
+def _left_out_before(path: Sequence[Turn]) -> int:
     """Returns how many turns the last answer on a path was made without (its setting `left_out`)."""
     for turn in reversed(path):
         if turn.role == "assistant":

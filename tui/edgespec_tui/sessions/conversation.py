@@ -24,6 +24,8 @@ TurnRole = Literal["user", "assistant"]
 Figure = float | int | str | None
 Runs = tuple[tuple[str, int], ...]  # who produced a text: (source, characters) one after the other
 
+SAVED = {"sampling", "seed", "max_tokens", "draft", "tools_off"}  # of a conversation, besides texts and turns
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -77,20 +79,14 @@ class Conversation:
 
     def saved(self) -> dict[str, object]:
         """Returns what is saved of it besides its texts and turns, as JSON has it."""
-        return {
-            "sampling": self.sampling,
-            "seed": self.seed,
-            "max_tokens": self.max_tokens,
-            "draft": dict(self.draft),
-            "tools_off": sorted(self.tools_off),
-        }
+        values = {name: getattr(self, name) for name in SAVED}
+        return {name: sorted(value) if isinstance(value, set) else value for name, value in values.items()}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """Takes what `saved` returned, of an earlier version too."""
-        self.sampling = saved.get("sampling", {})
-        self.seed, self.max_tokens = saved.get("seed"), saved.get("max_tokens")
-        self.draft = saved.get("draft", {})
-        self.tools_off = set(saved.get("tools_off", ()))
+        for name in saved.keys() & SAVED:
+            is_set = isinstance(getattr(self, name), set)
+            setattr(self, name, set(saved[name]) if is_set else saved[name])
 
     def values(self) -> dict[str, float]:
         """Returns the settings of its answers that are not left to the model."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from edgespec.errors import SessionError
 from edgespec_tui.sessions.conversation import Conversation, Turn
-from edgespec_tui.sessions.search import name_of
+from edgespec_tui.sessions.listed import name_of
 from edgespec_tui.tools.values import CALLS, calls_of
 
 FORMAT = "edgespec-session"
@@ -120,7 +120,8 @@ def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
     Raises SessionError for a file that exists already (nothing is overwritten) or cannot be written.
     """
     try:
-        path = _place(conversation, name.strip().strip("'\""), folder)
+        path = folder / os.path.expanduser(name.strip().strip("'\""))  # an unknown user: a name like others
+        path = (_free(path / suggested_name(conversation)) if path.is_dir() else path).absolute()
     except OSError as error:  # too long a name, a closed folder, or one deleted while we were in it
         raise SessionError(f"{name or 'the current folder'} cannot be used: {error.strerror}") from None
     text = as_json(conversation) if path.suffix.lower() == ".json" else as_markdown(conversation)
@@ -138,11 +139,6 @@ def export(conversation: Conversation, name: str = "", *, folder: Path) -> Path:
             path.unlink(missing_ok=True)
         raise SessionError(f"{path} cannot be written: {error.strerror}") from None
     return path
-
-
-def _place(conversation: Conversation, name: str, folder: Path) -> Path:
-    path = folder / os.path.expanduser(name)  # an unknown user is a name like others
-    return (_free(path / suggested_name(conversation)) if path.is_dir() else path).absolute()
 
 
 def _free(path: Path) -> Path:

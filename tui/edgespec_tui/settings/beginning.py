@@ -99,7 +99,7 @@ def open_toolbox(arguments: argparse.Namespace, settings: Settings) -> Toolbox:
             there = ", ".join(known) or "none; edgespec mcp add adds one"
             raise SettingError(f"--tools names {wrong!r}: there is no such server, there is {there}")
         servers = tuple(replace(known[name], disabled=False) for name in wanted)
-    return Toolbox(servers, call_s=settings.call_s)
+    return Toolbox(servers, call_s=settings.call_s, most_rounds=settings.tool_rounds)
 
 
 def first_conversation(

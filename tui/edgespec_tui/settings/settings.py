@@ -6,7 +6,7 @@ is allowed; the rest of the file applies.
 
 import os
 import tomllib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,6 @@ from edgespec_tui.terminal.notification import WAYS
 from edgespec_tui.tools.loop import MOST_ROUNDS
 from edgespec_tui.tools.toolbox import CALL_S
 
-ROUNDS, SECONDS = Number(MOST_ROUNDS, 1, 100), Number(CALL_S, 1, 3600)
 FILE = "settings.toml"
 LARGEST = 2**16  # bytes
 MOST_SHOWN = 8  # complaints about one file
@@ -96,103 +95,85 @@ def read(path: Path, *, known: AppNames | None = None) -> tuple[Settings, tuple[
     return settings, tuple(shown)
 
 
-class _Table:
-    """One table of the file: values are taken out of it, and the rest is unknown."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a value may be, as `Number` says it of numbers."""
 
-    def __init__(self, name: str, values: object, complaints: list[str]) -> None:
-        self.name, self._complaints, self._asked = name, complaints, list[str]()
-        self.values: dict[str, Any] = {}
-        if isinstance(values, dict):
-            self.values = dict(values)
-        elif values is not None:
-            complaints.append(f"{name} is {_shown(values)}: it must be a table, [{name}]")
+    holds: Callable[[Any], bool]
+    allowed: str
 
-    def complain(self, key: str, wrong: str) -> None:
-        self._complaints.append(f"{self.name}.{key} is {wrong}")
 
-    def take(self, key: str, is_right: Callable[[Any], bool], allowed: str) -> Any:
-        """Returns a value, None if it is missing or wrong."""
-        self._asked.append(key)
-        value = self.values.pop(key, None)
-        if value is None or is_right(value):
-            return value
-        self.complain(key, f"{_shown(value)}: it must be {allowed}")
-        return None
+def one_of(names: Sequence[str]) -> Kind:
+    """Returns the kind of values that are one of these."""
+    return Kind(lambda value: value in names, f"one of {', '.join(names)}")
 
-    def number(self, key: str, number: Number) -> Any:
-        return self.take(key, number.holds, number.allowed)
 
-    def flag(self, key: str, otherwise: bool) -> bool:
-        value = self.take(key, lambda value: isinstance(value, bool), "true or false")
-        return otherwise if value is None else bool(value)
-
-    def text(self, key: str) -> str:
-        return str(self.take(key, lambda value: isinstance(value, str), "a text in quotes") or "")
-
-    def end(self) -> None:
-        """Complains about what was not asked for."""
-        for key in self.values:
-            self.complain(key, f"not known{meant(key, self._asked)}")
+FLAG = Kind(lambda value: isinstance(value, bool), "true or false")
+TEXT = Kind(lambda value: isinstance(value, str), "a text in quotes")
+TABLES: Mapping[str, Mapping[str, Kind | Number]] = {  # of the file; a key is a field of `Settings`
+    "chat": {
+        "system": TEXT,
+        "model": TEXT,
+        "max_tokens": ANSWER["max_tokens"],
+        "seed": ANSWER["seed"],
+    },
+    "sampling": NUMBERS,
+    "speculation": {"on": FLAG, "drafter": one_of(DRAFTERS), "draft_length": DRAFT_LENGTHS},
+    "screen": {"theme": TEXT, "panel": FLAG, "tint": FLAG, "shell": FLAG, "notify": one_of(WAYS)},
+    "tools": {"rounds": Number(MOST_ROUNDS, 1, 100), "seconds": Number(CALL_S, 1, 3600)},
+}
+FIELDS = {"on": "speculation", "rounds": "tool_rounds", "seconds": "call_s"}  # keys of other names
 
 
 def _settings(tables: dict[str, Any], complaints: list[str], known: AppNames | None) -> Settings:
-    names = ("chat", "sampling", "speculation", "screen", "tools", "keys")
-    chat, sampling, speculation, screen, tools = (
-        _Table(name, tables.get(name), complaints) for name in names[:-1]
-    )
-    usual = Settings()
-    numbers = {name: sampling.number(name, number) for name, number in NUMBERS.items()}
-    settings = Settings(
-        system=chat.text("system"),
-        model=chat.text("model"),
-        max_tokens=chat.number("max_tokens", ANSWER["max_tokens"]),
-        seed=chat.number("seed", ANSWER["seed"]),
-        sampling={name: value for name, value in numbers.items() if value is not None},
-        speculation=speculation.flag("on", usual.speculation),
-        drafter=speculation.take("drafter", lambda value: value in DRAFTERS, f"one of {', '.join(DRAFTERS)}"),
-        draft_length=speculation.number("draft_length", DRAFT_LENGTHS),
-        theme=_theme(screen, known),
-        panel=screen.flag("panel", usual.panel),
-        tint=screen.flag("tint", usual.tint),
-        shell=screen.flag("shell", usual.shell),
-        notify=screen.take("notify", lambda value: value in WAYS, f"one of {', '.join(WAYS)}") or WAYS[0],
-        tool_rounds=tools.number("rounds", ROUNDS) or MOST_ROUNDS,
-        call_s=tools.number("seconds", SECONDS) or CALL_S,
-        keys=_keys(tables.get("keys"), complaints, known),
-    )
-    for table in (chat, sampling, speculation, screen, tools):
-        table.end()
-    for name in tables.keys() - set(names):
-        complaints.append(f"[{name}] is not known{meant(name, names)}")
-    return settings
+    found: dict[str, Any] = {}
+    for name, kinds in TABLES.items():
+        if known and name == "screen":
+            kinds = {**kinds, "theme": one_of(sorted(known.themes))}
+        values = dict(_values(name, tables.get(name), kinds, complaints))
+        found |= {name: values} if kinds is NUMBERS else {FIELDS.get(k, k): v for k, v in values.items()}
+    names = (*TABLES, "keys")
+    complaints += [f"[{name}] is not known{meant(name, names)}" for name in tables.keys() - set(names)]
+    return Settings(**found, keys=_keys(_table("keys", tables.get("keys"), complaints), complaints, known))
 
 
-def _theme(screen: _Table, known: AppNames | None) -> str:
-    if known is None:
-        return screen.text("theme")
-    themes = known.themes
-    allowed = f"one of {', '.join(sorted(themes))}"
-    return str(screen.take("theme", lambda value: value in themes, allowed) or "")
+def _table(name: str, values: object, complaints: list[str]) -> dict[str, Any]:
+    if values is not None and not isinstance(values, dict):
+        complaints.append(f"{name} is {_shown(values)}: it must be a table, [{name}]")
+    return values if isinstance(values, dict) else {}
 
 
-def _keys(values: object, complaints: list[str], known: AppNames | None) -> dict[str, str]:
+def _values(
+    name: str, values: object, kinds: Mapping[str, Kind | Number], complaints: list[str]
+) -> Iterator[tuple[str, Any]]:
+    """Yields the values of a table that can be used."""
+    for key, value in _table(name, values, complaints).items():
+        if key not in kinds:
+            complaints.append(f"{name}.{key} is not known{meant(key, kinds)}")
+        elif kinds[key].holds(value):
+            yield key, value
+        else:
+            complaints.append(f"{name}.{key} is {_shown(value)}: it must be {kinds[key].allowed}")
+
+
+def _keys(table: dict[str, Any], complaints: list[str], known: AppNames | None) -> dict[str, str]:
     """Returns keys by what they do. `chat.panel = "f2"` is a table in a table for TOML."""
-    table = _Table("keys", values, complaints)
     found: dict[str, str] = {}
     users: dict[str, str] = {}
-    for action, wanted in _flat(table.values):
+    for action, wanted in _flat(table):
         if known and action not in known.actions:
-            table.complain(action, f"not known{meant(action, known.actions)}")
+            complaints.append(f"keys.{action} is not known{meant(action, known.actions)}")
             continue
         keys = [key.strip() for key in wanted.split(",")] if isinstance(wanted, str) else []
         wrong = [key for key in keys if not key or (known and not known.is_key(key))]
         if wrong or not keys:
             allowed = "a key like f2, ctrl+r or escape, several with commas"
-            table.complain(action, f"{_shown(wrong[0] if wrong else wanted)}: it must be {allowed}")
+            shown = _shown(wrong[0] if wrong else wanted)
+            complaints.append(f"keys.{action} is {shown}: it must be {allowed}")
             continue
         taken = next(((key, users[key]) for key in keys if key in users), None)
         if taken and _scope(taken[1]) == _scope(action):
-            table.complain(action, f"{_shown(taken[0])}, which is that of {taken[1]} already")
+            complaints.append(f"keys.{action} is {_shown(taken[0])}, which is that of {taken[1]} already")
             continue
         users.update(dict.fromkeys(keys, action))
         found[action] = ",".join(keys)

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 from edgespec.errors import SettingError
 from edgespec_tui.sessions.conversation import Conversation
-from edgespec_tui.settings import instructions
-from edgespec_tui.settings.system_prompts import SystemPrompts
+from edgespec_tui.settings import instructions, system_prompts
 from edgespec_tui.settings.values import from_text, number_text
 
-Change = Callable[[Conversation, str, SystemPrompts], str]
+Change = Callable[[Conversation, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +26,14 @@ class SlashCommand:
     change: Change | None = None
 
 
-def _system(talk: Conversation, text: str, _: SystemPrompts) -> str:
+def _system(talk: Conversation, text: str) -> str:
     if not text:
         return f"The system prompt: {talk.system or 'there is none'}"
     talk.system = "" if text in ("none", "default") else text
     return "The system prompt is set." if talk.system else "No system prompt."
 
 
-def _instructions(talk: Conversation, text: str, _: SystemPrompts) -> str:
+def _instructions(talk: Conversation, text: str) -> str:
     if text == instructions.OFF:
         talk.system = instructions.without(talk.system)
         instructions.decide(instructions.OFF)
@@ -54,21 +53,21 @@ def _instructions(talk: Conversation, text: str, _: SystemPrompts) -> str:
     return f"Instructions of this project: {names} ({used})."
 
 
-def _prompts(talk: Conversation, text: str, prompts: SystemPrompts) -> str:
+def _prompts(talk: Conversation, text: str) -> str:
     word, _, name = text.partition(" ")
     if not text:
-        names = ", ".join(prompts.names())
+        names = ", ".join(system_prompts.names())
         return f"Saved: {names}." if names else "None saved yet: /prompts save NAME saves this chat's."
     if word == "save":
-        return f"Saved as {prompts.save(name.strip(), talk.system)}."
+        return f"Saved as {system_prompts.save(name.strip(), talk.system)}."
     if word == "delete":
-        prompts.delete(name.strip())
+        system_prompts.delete(name.strip())
         return f"Deleted {name.strip()}."
-    talk.system = prompts.text(text)
+    talk.system = system_prompts.text(text)
     return f"The system prompt is {text}."
 
 
-def _set(talk: Conversation, text: str, _: SystemPrompts) -> str:
+def _set(talk: Conversation, text: str) -> str:
     if not text:
         known = ", ".join(f"{name} {number_text(value)}" for name, value in talk.values().items())
         return "Set here: " + (known or "nothing; the model's own settings apply") + "."
@@ -81,7 +80,7 @@ def _set(talk: Conversation, text: str, _: SystemPrompts) -> str:
     )
 
 
-def _rename(talk: Conversation, title: str, _: SystemPrompts) -> str:
+def _rename(talk: Conversation, title: str) -> str:
     if not title:
         raise SettingError("/rename needs a title: /rename TITLE")
     talk.title = " ".join(title.split())

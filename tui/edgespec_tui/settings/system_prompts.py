@@ -1,9 +1,6 @@
 """Named system prompts: one small file each, in a folder that people may edit by hand."""
 
-from __future__ import annotations
-
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import SettingError
@@ -17,59 +14,54 @@ RESERVED = ("save", "delete")
 LARGEST = 2**20  # bytes
 
 
-@dataclass(frozen=True, slots=True)
-class SystemPrompts:
-    """The prompts of a folder, which need not exist."""
+def _folder() -> Path:
+    return config.settings_folder() / "prompts"
 
-    folder: Path
 
-    @classmethod
-    def usual(cls) -> SystemPrompts:
-        """Returns those of the settings folder."""
-        return cls(config.settings_folder() / "prompts")
+def names() -> list[str]:
+    """Returns the names in order; none if the folder cannot be read."""
+    try:
+        found = [path.stem for path in _folder().iterdir() if path.suffix == ENDING]
+    except OSError:
+        return []
+    return sorted(name for name in found if NAME.fullmatch(name))
 
-    def names(self) -> list[str]:
-        """Returns the names in order; none if the folder cannot be read."""
-        try:
-            found = [path.stem for path in self.folder.iterdir() if path.suffix == ENDING]
-        except OSError:
-            return []
-        return sorted(name for name in found if NAME.fullmatch(name))
 
-    def text(self, name: str) -> str:
-        """Returns a prompt. Raises SettingError if none has that name, or it cannot be used."""
-        path = self._path(name)
-        try:
-            return regular_text(path, most=LARGEST).strip()
-        except (FileNotFoundError, NotADirectoryError):
-            known = ", ".join(self.names())
-            raise SettingError(
-                f"there is no saved system prompt {name!r}: "
-                + (f"there are {known}" if known else f"/prompts save {name} saves the one in use")
-            ) from None
+def text(name: str) -> str:
+    """Returns a prompt. Raises SettingError if none has that name, or it cannot be used."""
+    path = _path(name)
+    try:
+        return regular_text(path, most=LARGEST).strip()
+    except (FileNotFoundError, NotADirectoryError):
+        known = ", ".join(names())
+        raise SettingError(
+            f"there is no saved system prompt {name!r}: "
+            + (f"there are {known}" if known else f"/prompts save {name} saves the one in use")
+        ) from None
 
-    def save(self, name: str, text: str) -> Path:
-        """Writes a prompt, replacing an older one of that name. Raises SettingError."""
-        if not text.strip():
-            raise SettingError("there is no system prompt in this chat to save: /system TEXT sets one")
-        path = self._path(name)
-        try:
-            write_whole(path, text.strip() + "\n")
-        except OSError as error:
-            raise SettingError(f"{path} cannot be written: {error.strerror}") from None
-        return path
 
-    def delete(self, name: str) -> None:
-        """Deletes a prompt. Raises SettingError."""
-        self.text(name)
-        try:
-            self._path(name).unlink()
-        except OSError as error:
-            raise SettingError(f"{self._path(name)} cannot be deleted: {error.strerror}") from None
+def save(name: str, prompt: str) -> Path:
+    """Writes a prompt, replacing an older one of that name. Raises SettingError."""
+    if not prompt.strip():
+        raise SettingError("there is no system prompt in this chat to save: /system TEXT sets one")
+    path = _path(name)
+    try:
+        write_whole(path, prompt.strip() + "\n")
+    except OSError as error:
+        raise SettingError(f"{path} cannot be written: {error.strerror}") from None
+    return path
 
-    def _path(self, name: str) -> Path:
-        if not NAME.fullmatch(name) or name in RESERVED:
-            raise SettingError(
-                f"{name!r} cannot be the name of a system prompt: use letters, digits, - and _"
-            )
-        return self.folder / (name + ENDING)
+
+def delete(name: str) -> None:
+    """Deletes a prompt. Raises SettingError."""
+    text(name)
+    try:
+        _path(name).unlink()
+    except OSError as error:
+        raise SettingError(f"{_path(name)} cannot be deleted: {error.strerror}") from None
+
+
+def _path(name: str) -> Path:
+    if not NAME.fullmatch(name) or name in RESERVED:
+        raise SettingError(f"{name!r} cannot be the name of a system prompt: use letters, digits, - and _")
+    return _folder() / (name + ENDING)

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.system import config
 from edgespec_models.kept_file import write_whole
-from edgespec_tui.tools.loop import MOST_ROUNDS, Decision, Proposal, ToolLoop, room_in
+from edgespec_tui.tools.loop import Decision, Proposal, ToolLoop, room_in
 from edgespec_tui.tools.markers import as_data
 from edgespec_tui.tools.toolbox import Toolbox, named
 from edgespec_tui.tools.values import Tool
@@ -28,12 +28,10 @@ def is_on(tool: Tool, off: Collection[str]) -> bool:
 
 async def offer(
     toolbox: Toolbox,
-    *,
     off: Collection[str],
     always: set[str],
     decide: Callable[[Proposal], Awaitable[Decision]],
     n_ctx: int | None,
-    most_rounds: int = MOST_ROUNDS,
 ) -> ToolLoop | None:
     """Returns the loop of an answer; None if the chat has no tool on. Starts the servers that it needs.
 
@@ -50,7 +48,7 @@ async def offer(
         clean=as_data,
         keep=kept,
         always=always,
-        most_rounds=most_rounds,
+        most_rounds=toolbox.most_rounds,
         room=room_in(n_ctx),
     )
 
@@ -73,13 +71,9 @@ def described(tools: Mapping[str, Tool]) -> list[dict[str, Any]]:
 def _parameters(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Returns a schema without room for arguments that it does not name: small models make some up."""
     clean: dict[str, Any] = json.loads(as_data(json.dumps(dict(schema), ensure_ascii=False)))
-    names_all = clean.get("properties") and not _is_open(clean)
-    return {**clean, "additionalProperties": False} if names_all else clean
-
-
-def _is_open(schema: Mapping[str, Any]) -> bool:
-    """True if a schema says itself what other arguments there may be."""
-    return "additionalProperties" in schema or "patternProperties" in schema
+    if clean.get("properties") and not {"additionalProperties", "patternProperties"} & clean.keys():
+        clean["additionalProperties"] = False
+    return clean
 
 
 def results_folder() -> Path:

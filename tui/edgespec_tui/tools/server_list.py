@@ -7,7 +7,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -44,16 +44,8 @@ class ToolServer:
 
     def entry(self) -> dict[str, Any]:
         """Returns what the file has of it."""
-        entry = {
-            "command": self.command,
-            "args": list(self.args),
-            "env": dict(self.env),
-            "cwd": self.cwd,
-            "url": self.url,
-            "headers": dict(self.headers),
-            "disabled": self.disabled,
-        }
-        return {name: value for name, value in entry.items() if value}
+        values = {**asdict(self), "name": "", "args": list(self.args)}
+        return {name: value for name, value in values.items() if value}
 
 
 def list_path() -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import ToolServerError
 from edgespec.system import config
+from edgespec_tui.tools.loop import MOST_ROUNDS
 from edgespec_tui.tools.question import Asked, Value
 from edgespec_tui.tools.server_list import ToolServer
 from edgespec_tui.tools.values import Result, Tool
@@ -50,11 +51,16 @@ class Toolbox:
     """Owns the servers for as long as the app runs."""
 
     def __init__(
-        self, servers: Sequence[ToolServer], *, call_s: float = CALL_S, end_s: float = END_S
+        self,
+        servers: Sequence[ToolServer],
+        *,
+        call_s: float = CALL_S,
+        end_s: float = END_S,
+        most_rounds: int = MOST_ROUNDS,
     ) -> None:
-        """call_s, end_s: how long a call may take, and the end of a server."""
+        """call_s, end_s: how long a call may take, and the end of a server. most_rounds: of an answer."""
         self._places = {one.name: _Place(one) for one in servers if not one.disabled}
-        self._call_s, self._end_s = call_s, end_s
+        self._call_s, self._end_s, self.most_rounds = call_s, end_s, most_rounds
         self.ask: Ask = nobody  # puts a server's question to the user
 
     @property

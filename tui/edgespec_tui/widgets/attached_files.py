@@ -48,13 +48,13 @@ def with_files(question: QuestionText) -> tuple[QuestionText, list[str]]:
     for match in MENTION.finditer(question.text):
         if any(one.start <= match.start() < one.end for one in question.inserts):
             continue  # pasted, not typed
-        name, quoted = match[1] or match[2], match[1] is not None
-        if path := _file_named(name, quoted=quoted):
+        name, *_ = words = _words_of(match)
+        if path := _file_named(*words):
             made.add(path)
-        elif group := _group_named(name, quoted=quoted):
+        elif group := _group_named(*words):
             if left := made.add_group(name, group):
                 notes.append(f"{left} of the {len(group)} files in {name} are no text: left out.")
-        elif "/" in name or quoted:
+        elif "/" in name or match[1]:
             notes.append(f"There is no file {name}: sent as written.")
     return made.question(), notes
 
@@ -127,12 +127,11 @@ def mentions(text: str, files: Callable[[], Sequence[str]] = tuple) -> list[Ment
     """Returns the files that a text names and that are there. files: gives those below the folder."""
     found = []
     for match in MENTION.finditer(text):
-        name, quoted = match[1] or match[2], match[1] is not None
-        for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION)):
-            path = _file_named(word, quoted=True)
+        for word in _words_of(match):
+            path = _file_named(word)
             group = in_group(word, files()) if path is None and is_group(word) else []
             if path or group:
-                end = match.end() if quoted else match.start() + 1 + len(word)
+                end = match.end() if match[1] else match.start() + 1 + len(word)
                 about = size_of([path]) if path else f"{len(group)} files, {size_of(group[:MOST_FILES])}"
                 found.append(Mention(match.start(), end, path.name if path else word, about))
                 break
@@ -148,9 +147,14 @@ def size_of(files: Iterable[Path | str]) -> str:
     return decimal(total)
 
 
-def _group_named(name: str, *, quoted: bool) -> list[Path]:
+def _words_of(match: re.Match[str]) -> Sequence[str]:
+    """Returns what a mention may name: with and without the punctuation that ends a sentence."""
+    return (match[1],) if match[1] else (match[2], match[2].rstrip(PUNCTUATION))
+
+
+def _group_named(*words: str) -> list[Path]:
     """Returns the files that a folder's name or a pattern stands for."""
-    for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION)):
+    for word in words:
         if word.endswith("/"):
             with suppress(OSError, ValueError, RuntimeError):
                 folder = Path(word).expanduser()
@@ -161,9 +165,9 @@ def _group_named(name: str, *, quoted: bool) -> list[Path]:
     return []
 
 
-def _file_named(name: str, *, quoted: bool) -> Path | None:
-    """Returns the file that a word names, with or without the punctuation that ends a sentence."""
-    for word in (name,) if quoted else (name, name.rstrip(PUNCTUATION)):
+def _file_named(*words: str) -> Path | None:
+    """Returns the file that the first of these words names which names one."""
+    for word in words:
         try:
             path = Path(word).expanduser()
             if word and not path.is_dir() and path.exists():
@@ -214,7 +218,7 @@ def _dropped(name: str) -> Path | None:
     """Returns the picture or sound that a whole path, or the address of a file, names."""
     if name.startswith(FILE_URL):
         name = unquote("/" + name.removeprefix(FILE_URL).partition("/")[2])  # some name this machine before
-    path = _file_named(name, quoted=True)
+    path = _file_named(name)
     right = path and path.is_absolute() and is_medium(path) and '"' not in name
     return path if right else None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from textual.widgets import Static
 
+from edgespec_tui.settings import system_prompts
 from edgespec_tui.settings.slash_commands import COMMANDS
 from edgespec_tui.terminal.shown_text import Content
 from edgespec_tui.widgets.attached_files import size_of
@@ -53,12 +54,11 @@ def choices(
     before: str,
     *,
     first_line: bool,
-    names: Callable[[], Sequence[str]],
     files: Callable[[], Sequence[str]] = tuple,
 ) -> Suggestions | None:
     """Returns the suggestions; None if there are none.
 
-    before: the line up to the cursor. names: gives the saved system prompts. files: those below the folder.
+    before: the line up to the cursor. files: gives those below the folder.
     """
     if first_line and re.fullmatch(r"/[a-z]*", before):
         fits = [one for one in COMMANDS if one.name.startswith(before)]
@@ -72,7 +72,8 @@ def choices(
         at = None if before in names_of else 0  # a whole name is sent as it is, even if others begin so
         return None if not fits or names_of == [before] else Suggestions(0, items, at=at)
     if first_line and (found := NAMED.search(before)):
-        fitting = [name for name in names() if name.startswith(found["name"]) and name != found["name"]]
+        begun = found["name"]
+        fitting = [name for name in system_prompts.names() if name.startswith(begun) and name != begun]
         items = tuple(Suggestion(name, "saved system prompt", final=True) for name in fitting)
         return Suggestions(found.start("name"), items) if items else None
     if (found := PATH.search(before)) and (first_line or not before.startswith("/read")):

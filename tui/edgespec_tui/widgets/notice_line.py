@@ -3,7 +3,6 @@
 What needs more lines stands at the top of the talk, where the oldest text is; a click removes it.
 """
 
-from collections.abc import Callable
 from typing import Literal
 
 from rich.cells import cell_len
@@ -20,15 +19,14 @@ AROUND = 6  # columns of margin and padding
 
 
 class NoticeBlock(Static):
-    """Shows messages that need several lines. clear: called at a click."""
+    """Shows messages that need several lines."""
 
     def __init__(self) -> None:
         super().__init__("", id="notice-block")
-        self.clear: Callable[[], object] = lambda: None
 
     def on_click(self) -> None:
         if self.text_selection is None:  # else it is being copied
-            self.clear()
+            self.screen.query_one(NoticeLine).clear()
 
 
 class NoticeLine(Static):
@@ -46,14 +44,12 @@ class NoticeLine(Static):
         self.draw()
         self.set_timer(SECONDS[kind], lambda: self._end(notice))
 
-    def on_mount(self) -> None:
-        self.screen.query_one(NoticeBlock).clear = self._clear
-
     def on_click(self) -> None:
         if self.text_selection is None:
-            self._clear()
+            self.clear()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
+        """Removes all."""
         self.sentences.clear()
         self.draw()
 

@@ -52,7 +52,6 @@ class PromptInput(TextArea):
     def __init__(self) -> None:
         super().__init__(id="prompt", soft_wrap=True, tab_behavior="focus", highlight_cursor_line=False)
         self.past: list[str] = []
-        self.names: Callable[[], Sequence[str]] = tuple  # of saved system prompts
         self.take_back: Callable[[], QuestionText | None] = lambda: None  # a waiting question, to be changed
         self.tell: Callable[[str], object] = lambda _: None  # shows a sentence for a moment
         self.show: Callable[[Suggestions | None], object] = lambda _: None  # shows suggestions that changed
@@ -219,7 +218,7 @@ class PromptInput(TextArea):
         """Looks for suggestions; Textual calls this after each change of the text."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
-        self._show(choices(before, first_line=row == 0, names=self.names, files=self._project_files))
+        self._show(choices(before, first_line=row == 0, files=self._project_files))
         files = mentions(self.text, self._project_files) if "@" in self.text else []
         if files != self._files:
             self._files = files

@@ -2,7 +2,7 @@
 
 import asyncio
 import codecs
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from textual.widgets import Static
 
@@ -18,14 +18,17 @@ EVERY_S = 0.1  # between two drawings
 
 
 @dataclass(slots=True)
-class KeptOutput:
-    """A text that grows without bound, of which the beginning and the end are kept."""
+class Ran:
+    """A command, and the beginning and the end of what it writes. code: None while it runs, or if stopped."""
 
+    command: str
+    code: int | None = None
     head: str = ""
     tail: str = ""
     left_out: int = 0  # characters between them
 
     def add(self, text: str) -> None:
+        """Takes what it has written since."""
         room = HALF - len(self.head)
         self.head += text[:room]
         self.tail += text[max(0, room) :]
@@ -38,18 +41,9 @@ class KeptOutput:
         gap = f"\n[... {self.left_out:,} characters left out ...]\n" if self.left_out else ""
         return f"{self.head}{gap}{self.tail}"
 
-
-@dataclass(slots=True)
-class Ran:
-    """A command that has ended. code: its exit code; None: it was stopped."""
-
-    command: str
-    code: int | None = None
-    output: KeptOutput = field(default_factory=KeptOutput)
-
     def question(self) -> QuestionText:
         """Returns it as a part of a question, folded."""
-        text = self.output.text().rstrip()
+        text = self.text().rstrip()
         fence = fence_for(text)
         ended = "stopped" if self.code is None else f"exit code {self.code}"
         block = f"$ {self.command}\n{fence}\n{text}\n{fence}\n({ended})"
@@ -80,7 +74,7 @@ class ShellOutput(Static):
         self._show(ran)
         try:
             while data := await process.stdout.read(READ):
-                ran.output.add(decoder.decode(data))
+                ran.add(decoder.decode(data))
                 self._show(ran)
             ran.code = await process.wait()
         except asyncio.CancelledError:
@@ -95,6 +89,6 @@ class ShellOutput(Static):
         if now - self._drawn < EVERY_S and self.display:
             return
         self._drawn, self.display = now, True
-        lines = ran.output.text().rstrip().splitlines()[-ROWS:]
+        lines = ran.text().rstrip().splitlines()[-ROWS:]
         head = Content.assemble("Esc stops it   ", (f"$ {ran.command}", "bold"))
         self.update(Content("\n").join([head, *map(Content, lines)]))
