@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-from edgespec_models.checked_value import checked
+from edgespec_models.checked_value import checked, kept_value
 
 
 @dataclass(frozen=True)
@@ -62,3 +63,14 @@ def test_what_is_missing_is_refused() -> None:
             checked(Whole, {key: value for key, value in LEAST.items() if key != name})
     with pytest.raises(TypeError):
         checked(Whole, [LEAST])
+
+
+@pytest.mark.parametrize("content", [b"", b"[", b"\xff", b"7", b'{"size": "3"}', b"[" * 100_000, None])
+def test_a_file_that_makes_no_sense_has_no_value(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "part.json"
+    if content is not None:
+        path.write_bytes(content)
+    assert kept_value(Part, path) is None
+    path.write_text('{"size": 3}')
+    assert kept_value(Part, path) == Part(3)
+    assert kept_value(Part, tmp_path) is None

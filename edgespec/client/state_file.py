@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from edgespec.system import config
-from edgespec_models.checked_value import checked
+from edgespec_models.checked_value import kept_value
 from edgespec_models.kept_file import write_whole
 
 PROOF_PATH = "/edgespec/proof"
@@ -74,7 +74,8 @@ class Announcement:
         if self._written:
             path, secret = self._written
             with suppress(OSError):
-                if (there := _read(path)) and there.secret == secret:  # else another server has this port now
+                there = kept_value(ServerState, path)
+                if there and there.secret == secret:  # else another server has this port now
                     path.unlink()
 
 
@@ -82,13 +83,5 @@ def states() -> list[ServerState]:
     """Returns the servers that have a file, the newest first; some may be gone."""
     with suppress(OSError):
         files = sorted(_folder().glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-        return [state for path in files if (state := _read(path))]
+        return [state for path in files if (state := kept_value(ServerState, path))]
     return []
-
-
-def _read(path: Path) -> ServerState | None:
-    """Returns a file's content; None if it makes no sense."""
-    try:
-        return checked(ServerState, json.loads(path.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from edgespec.core.pace.costs import Costs
 from edgespec.core.pace.worth import at_load
@@ -24,6 +25,7 @@ from edgespec.llama.translated_context import TranslatedContext
 from edgespec.pairs.settings import PairSettings
 from edgespec.system.builds import built_for
 from edgespec.system.config import cache_folder
+from edgespec_models.checked_value import kept_value
 from edgespec_models.fit.need import Device
 from edgespec_models.gguf.translation import Translation
 from edgespec_models.kept_file import is_recent, write_whole
@@ -50,11 +52,9 @@ class DraftPlacement:
 
     def known(self) -> int | None:
         """Returns the draft's layers on the card (-1: all) as chosen within a week; None if they were not."""
-        if self.open:
-            with suppress(OSError, ValueError, KeyError, TypeError):
-                layers = json.loads(self._file.read_text(encoding="utf-8"))["draft_gpu_layers"]
-                return layers if layers in (0, -1) and is_recent(self._file) else None
-        return None
+        kept = kept_value(dict[str, Any], self._file) if self.open and is_recent(self._file) else None
+        layers = kept and kept.get("draft_gpu_layers")
+        return layers if layers in (0, -1) else None
 
     def choose(
         self, opened: ExitStack, loaded: LoadedModels, settings: PairSettings, translation: Translation | None

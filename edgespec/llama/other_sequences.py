@@ -7,12 +7,12 @@ has company; a coordinator with three sub-agents pays four times for attention.
 import contextlib
 import hashlib
 import json
-import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from edgespec.llama.sequence import HeldSequence
 from edgespec.system.config import cache_folder
+from edgespec_models.checked_value import kept_value
 from edgespec_models.kept_file import write_whole
 
 ASSUMED = 0.5  # cells that each other sequence holds for each of one's own, before anything is seen
@@ -54,12 +54,9 @@ def others_in_use(model: Path, n_seq: int) -> float:
 
 def _kept(model: Path, n_seq: int) -> tuple[float, float]:
     """Returns what is kept of a model's own cells, and of others'; zeros if nothing that makes sense."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        held = json.loads(_path(model, n_seq).read_text(encoding="utf-8"))
-        own, others = float(held["own"]), float(held["others"])
-        if 0 <= own < math.inf and 0 <= others < math.inf:
-            return own, others
-    return 0.0, 0.0
+    held = kept_value(dict[str, float], _path(model, n_seq)) or {}
+    own, others = held.get("own", 0.0), held.get("others", 0.0)
+    return (own, others) if min(own, others) >= 0 else (0.0, 0.0)
 
 
 def _path(model: Path, n_seq: int) -> Path:

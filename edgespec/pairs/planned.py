@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.system.config import cache_folder
-from edgespec_models.checked_value import checked
+from edgespec_models.checked_value import checked, kept_value
 from edgespec_models.kept_file import write_whole
 
 
@@ -41,7 +41,7 @@ class PlannedSpeed:
 def planned(name: str) -> PlannedSpeed | None:
     """Returns the estimate for a pair on this machine; None if there is none."""
     with suppress(TypeError):
-        speed = checked(PlannedSpeed, _read().get(name))
+        speed = checked(PlannedSpeed, _known().get(name))
         if speed.plain_tok_per_s > 0:
             return speed
     return None
@@ -49,16 +49,14 @@ def planned(name: str) -> PlannedSpeed | None:
 
 def keep(name: str, speed: PlannedSpeed) -> None:
     """Saves the estimate for a pair."""
-    known = _read()
+    known = _known()
     known[name] = asdict(speed)
     with suppress(OSError):
         write_whole(kept_in(), json.dumps(known), sync=False)
 
 
-def _read() -> dict[str, Any]:
-    with suppress(OSError, ValueError, TypeError):
-        return checked(dict[str, Any], json.loads(kept_in().read_text(encoding="utf-8")))
-    return {}
+def _known() -> dict[str, Any]:
+    return kept_value(dict[str, Any], kept_in()) or {}
 
 
 def kept_in() -> Path:

@@ -24,7 +24,7 @@ from pathlib import Path
 from edgespec.system.builds import MENDING, library_folder
 from edgespec.system.config import cache_folder
 from edgespec_models import tiny
-from edgespec_models.checked_value import checked
+from edgespec_models.checked_value import kept_value
 from edgespec_models.kept_file import write_whole
 
 LONGEST_S = 60.0  # the child takes half a second; a machine that swaps takes longer
@@ -68,7 +68,7 @@ def self_test(
     """Returns how this build of llama.cpp does on this machine; tests it (by `run`) if that is unknown."""
     path = kept_in()
     if path not in known:
-        known[path] = _kept(path) or _tested(path, test or run)
+        known[path] = kept_value(SelfTest, path) or _tested(path, test or run)
     return known[path]
 
 
@@ -112,12 +112,6 @@ def _fault(*, extra_buffers: bool) -> str | None:
         return f"{signal.Signals(-done.returncode).name} while it evaluates the embedded pair"
     if os.name == "nt" and done.returncode & 0xC0000000 == 0xC0000000:
         return f"exception {done.returncode:#x} while it evaluates the embedded pair"
-    return None
-
-
-def _kept(path: Path) -> SelfTest | None:
-    with suppress(OSError, ValueError, TypeError):
-        return checked(SelfTest, json.loads(path.read_text(encoding="utf-8")))
     return None
 
 

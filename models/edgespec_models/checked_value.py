@@ -1,8 +1,11 @@
 """Values from JSON that is not trusted: each has the type that is declared for it."""
 
+import json
 import sys
 import types
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
@@ -15,6 +18,13 @@ def checked(kind: type[_T], value: object) -> _T:
     """
     found: _T = _checked(kind, value)
     return found
+
+
+def kept_value(kind: type[_T], path: Path) -> _T | None:
+    """Returns the value in a file of JSON; None if there is none of the type."""
+    with suppress(OSError, ValueError, TypeError, RecursionError):
+        return checked(kind, json.loads(path.read_bytes()))
+    return None
 
 
 def _checked(kind: Any, value: Any) -> Any:

@@ -78,4 +78,6 @@ def copy_whole(source: Path, path: Path) -> None:
 
 def is_recent(path: Path) -> bool:
     """Returns whether what a file says of this machine was measured within a week: machines change."""
-    return 0 <= time.time() - path.stat().st_mtime < WEEK
+    with suppress(OSError):
+        return 0 <= time.time() - path.stat().st_mtime < WEEK
+    return False

@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from filelock import Timeout
-from huggingface_hub import constants, get_hf_file_metadata, hf_hub_download, hf_hub_url
+from huggingface_hub import constants, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.file_download import repo_folder_name
 from huggingface_hub.utils import WeakFileLock
 
 from edgespec_models.hub.errors import AGAIN, HubError
-from edgespec_models.hub.hub import SHA256, TIMEOUT_S, Hub, HubFile
-from edgespec_models.hub.retries import DOWNLOAD_TRIES, OnWait, again
+from edgespec_models.hub.hub import SHA256, Hub, HubFile
+from edgespec_models.hub.retries import DOWNLOAD_TRIES
 
 Phase = Literal["waiting", "downloading", "verifying"]
 OnPhase: TypeAlias = Callable[[Phase, int], None]
@@ -36,34 +36,28 @@ _ETAG = re.compile(r"[0-9a-zA-Z-]{1,128}")
 constants.DOWNLOAD_CHUNK_SIZE = CHUNK  # the client's own is ten times as long: progress would come in jumps
 
 
-def fetch(
-    hub: Hub, file: HubFile, *, verified: bool, on_phase: OnPhase, on_wait: OnWait = lambda seconds: None
-) -> Path:
+def fetch(hub: Hub, file: HubFile, *, verified: bool, on_phase: OnPhase) -> Path:
     """Returns the file's place in the cache, downloaded if it was not there.
 
     verified: its content was compared with the hub's hash before, so a cached file is taken as it is.
-    on_wait: called with the seconds that the hub asks to wait.
     Raises HubError; a file that turned out bad is removed and named.
     """
     path, sha256 = hub.cached(file), file.sha256
     with hub.converted(str(file)):
         if path is None:
-            etag = _version(hub, file, on_wait)
+            etag = _version(hub, file)
             free_of_leftovers(hub, file.repo, etag, lambda: on_phase("waiting", 0))
             bar = bar_of(lambda n: on_phase("downloading", n))
-            path = again(partial(_downloaded, hub, file, bar), on_wait, tries=DOWNLOAD_TRIES)
+            path = hub.again(partial(_downloaded, hub, file, bar), tries=DOWNLOAD_TRIES)
             verified, sha256 = False, etag if SHA256.fullmatch(etag) else sha256
         if not verified:
             _verify(path, file, sha256, on_phase)
     return path
 
 
-def _version(hub: Hub, file: HubFile, on_wait: OnWait) -> str:
+def _version(hub: Hub, file: HubFile) -> str:
     """Returns what names the file's content at the hub. Raises HubError if it would name another file."""
-    url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=hub.endpoint)
-    metadata = again(
-        lambda: get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint), on_wait
-    )
+    metadata = hub.metadata(file)
     if not _ETAG.fullmatch(metadata.etag or ""):
         raise HubError(f"{hub.endpoint} gives no version for {file}: check HF_ENDPOINT")
     if None not in (metadata.size, file.size) and metadata.size != file.size:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,18 +72,16 @@ def main() -> int:
     log.handlers[:] = [_Waits(teller)]
     log.setLevel(logging.WARNING)
     hub = Hub(
-        endpoint=asked["endpoint"], token=asked["token"], cache=Path(asked["cache"]), offline=asked["offline"]
+        endpoint=asked["endpoint"],
+        token=asked["token"],
+        cache=Path(asked["cache"]),
+        offline=asked["offline"],
+        on_wait=teller.waits,
     )
 
     def one(i: int, fields: dict[str, Any]) -> None:
-        file = HubFile(**fields["file"])
-        path = fetch(
-            hub,
-            file,
-            verified=fields["verified"],
-            on_phase=lambda phase, n: teller.progress(i, phase, n),
-            on_wait=teller.waits,
-        )
+        note = partial(teller.progress, i)
+        path = fetch(hub, HubFile(**fields["file"]), verified=fields["verified"], on_phase=note)
         teller.say(file=i, phase="done", done=path.stat().st_size, path=str(path))
 
     with ThreadPoolExecutor(AT_ONCE) as pool:

@@ -9,12 +9,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from huggingface_hub import HfApi, constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-from huggingface_hub.file_download import repo_folder_name
+from huggingface_hub.file_download import HfFileMetadata, repo_folder_name
 from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
 
 from edgespec_models.gguf.header import Header, read_file, read_header
@@ -77,7 +78,7 @@ class Hub:
         self.endpoint = (endpoint or os.environ.get("HF_ENDPOINT") or constants.ENDPOINT).rstrip("/")
         self.token = token
         self.cache = cache or Path(os.environ.get("HF_HUB_CACHE") or constants.HF_HUB_CACHE)
-        self.on_wait = on_wait
+        self.again = partial(again, on_wait)
         self.offline = constants.is_offline_mode() if offline is None else offline
         self._headers: dict[HubFile, tuple[Header, int]] = {}  # those asked for last
 
@@ -87,15 +88,25 @@ class Hub:
             what, self.endpoint, has_token=None if self.token in (None, True) else bool(self.token)
         )
 
+    def url(self, file: HubFile) -> str:
+        """Returns a file's address at the hub."""
+        return hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=self.endpoint)
+
+    def metadata(self, file: HubFile) -> HfFileMetadata:
+        """Returns what the hub says of a file. Raises what the client does."""
+        url = self.url(file)
+        return self.again(
+            lambda: get_hf_file_metadata(url, token=self.token, timeout=TIMEOUT_S, endpoint=self.endpoint)
+        )
+
     def repository(self, repo: str, revision: str | None = None) -> Repository:
         """Returns a repository's content; offline, what is in the cache of it."""
         if self.offline:
             return self._cached_repository(repo, revision or "main")
         with self.converted(repo):
             api = HfApi(endpoint=self.endpoint, token=self.token)
-            info = again(
-                lambda: api.model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S),
-                self.on_wait,
+            info = self.again(
+                lambda: api.model_info(repo, revision=revision, files_metadata=True, timeout=TIMEOUT_S)
             )
         if not _COMMIT.fullmatch(info.sha or "") or info.sha is None or info.siblings is None:
             raise HubError(f"{self.endpoint} does not say what {repo} holds: check HF_ENDPOINT")
@@ -164,17 +175,13 @@ class _HubSource:
 
     def __init__(self, hub: Hub, file: HubFile) -> None:
         self.name, self.fetched = file.name, 0
-        url = hf_hub_url(file.repo, file.name, revision=file.commit, endpoint=hub.endpoint)
-        metadata = again(
-            lambda: get_hf_file_metadata(url, token=hub.token, timeout=TIMEOUT_S, endpoint=hub.endpoint),
-            hub.on_wait,
-        )
-        self._on_wait = hub.on_wait
+        metadata = hub.metadata(file)
+        self._again = hub.again
         self.size = metadata.size if metadata.size is not None else file.size
         self._url = metadata.location
         self._headers = build_hf_headers(token=hub.token)
         self._headers["Accept-Encoding"] = "identity"
-        if not same_host(url, self._url):  # a token is for the hub, not for its stores
+        if not same_host(hub.url(file), self._url):  # a token is for the hub, not for its stores
             self._headers.pop("authorization", None)
 
     def read(self, offset: int, n: int) -> bytes:
@@ -183,7 +190,7 @@ class _HubSource:
             n = min(n, self.size - offset)
         if n <= 0:
             return b""
-        return again(lambda: self._range(offset, n), self._on_wait)
+        return self._again(lambda: self._range(offset, n))
 
     def _range(self, offset: int, n: int) -> bytes:
         headers = {**self._headers, "Range": f"bytes={offset}-{offset + n - 1}"}

@@ -14,7 +14,6 @@ from edgespec_models.gguf.header import Header, HeaderError
 from edgespec_models.hub.choose_file import Chosen, WantedFile, choose, heads_in
 from edgespec_models.hub.errors import HubError
 from edgespec_models.hub.hub import Hub
-from edgespec_models.hub.retries import again
 from edgespec_models.shelf.catalogue import catalogue
 from edgespec_models.shelf.pair_check import PairVerdict, check_headers
 
@@ -102,9 +101,8 @@ def _relatives(hub: Hub, repo: str, family: str) -> Iterator[Candidate]:
     owner, size = repo.partition("/")[0], billions(repo)
     with hub.converted(owner):
         api = HfApi(endpoint=hub.endpoint, token=hub.token)
-        names = again(
-            lambda: [m.id for m in api.list_models(author=owner, search=family, limit=MOST_LISTED)],
-            hub.on_wait,
+        names = hub.again(
+            lambda: [m.id for m in api.list_models(author=owner, search=family, limit=MOST_LISTED)]
         )
     smaller = []
     for name in names:

@@ -45,8 +45,11 @@ def asked_wait(retry_after: str) -> float | None:
     return max(0.0, (then - datetime.now(UTC)).total_seconds())
 
 
-def again(ask: Callable[[], _T], on_wait: OnWait = lambda seconds: None, *, tries: int = TRIES) -> _T:
-    """Returns what `ask` does, called again if that may help. Raises its last error."""
+def again(on_wait: OnWait, ask: Callable[[], _T], *, tries: int = TRIES) -> _T:
+    """Returns what `ask` does, called again if that may help. Raises its last error.
+
+    on_wait: called before a wait that the hub asks for.
+    """
     failed = 0
     while True:
         try:
@@ -56,12 +59,6 @@ def again(ask: Callable[[], _T], on_wait: OnWait = lambda seconds: None, *, trie
             wait = seconds_until_again(error, failed, tries)
             if wait is None:
                 raise
-            caught: Exception = error
-        pause(wait, caught, on_wait)
-
-
-def pause(seconds: float, error: Exception, on_wait: OnWait) -> None:
-    """Waits, and reports it first if the hub asked for it."""
-    if isinstance(error, HfHubHTTPError) and error.response.status_code == TOO_MANY:
-        on_wait(seconds)
-    time.sleep(seconds)
+            if isinstance(error, HfHubHTTPError) and error.response.status_code == TOO_MANY:
+                on_wait(wait)
+        time.sleep(wait)
