@@ -11,6 +11,7 @@ import pytest
 from fakes import TableModel
 from numpy.typing import NDArray
 
+from edgespec.core import media
 from edgespec.core.drafters import HOPELESS, Drafter, Drafting, Guesser, NoDrafter, Offer, offer
 from edgespec.core.drafters import history as history_module
 from edgespec.core.drafters.competition import Competition
@@ -180,6 +181,14 @@ def test_lookup_appends_what_is_new_and_does_not_begin_again() -> None:
         assert lookup.automaton is before
     lookup.sync(tokens(1, 9, 3, 4))
     assert lookup.automaton is not before
+
+
+def test_a_picture_twice_is_no_repetition_and_token_0_is_one() -> None:
+    """Cells of a picture are negative and never guessed: what follows it the second time is, behind text."""
+    picture = media.cells(b"a cat", 4, 4).tolist()
+    lookup = SuffixLookup(always(1.0))
+    assert lookup.offer(tokens(*picture, 0, 5, *picture), 4).tokens == ()
+    assert lookup.offer(tokens(*picture, 0, 5, 7, 0, *picture, 0, 5), 4).tokens == (7, 0)
 
 
 def test_lookup_does_not_keep_a_view_of_the_callers_tokens() -> None:

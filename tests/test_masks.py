@@ -29,7 +29,7 @@ from edgespec.core.drafters.recycling import TokenRecycling
 from edgespec.core.pace.odds import BINS, Odds, proportional
 from edgespec.core.values import Draft, Round
 from edgespec.core.verify import Coupled, Independent, Rule, verify_block, verify_tokens
-from edgespec.errors import GrammarError
+from edgespec.errors import GrammarError, LogitsError
 from edgespec.grammar.grammar import Grammar, grammar_text
 from edgespec.grammar.lark_text import lark_of
 from edgespec.grammar.matchers import REFUSED_S, REMEMBERED, Matchers
@@ -386,6 +386,13 @@ def test_a_bias_against_all_that_is_allowed_changes_nothing_but_a_ban_is_reporte
     nothing = Sampler(Sampling(temperature=0.5, logit_bias={0: -np.inf, 1: -np.inf}), N, masks_of("[ab]"))
     with pytest.raises(GrammarError, match="logit_bias bans every token that the grammar allows"):
         nothing(TARGET.row(PROMPT), PROMPT)
+
+
+@pytest.mark.parametrize("samplers", [WARM.samplers, ("temperature", "top_p")])
+def test_a_draft_that_knows_none_of_the_allowed_tokens_says_so(samplers: tuple[str, ...]) -> None:
+    draft = Sampler(replace(WARM, samplers=samplers), 3, masks_of("c"))
+    with pytest.raises(LogitsError, match="^the grammar allows no token that this model knows$"):
+        draft(TARGET.row(PROMPT)[:3], PROMPT)
 
 
 @pytest.mark.parametrize("drafter", ["none", "model", "all"])

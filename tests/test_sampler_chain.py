@@ -189,6 +189,16 @@ def test_what_would_repeat_loses_by_the_length_of_the_repetition(
     }
 
 
+@pytest.mark.parametrize("stage", ["dry", "penalties"])
+def test_what_repeats_loses_behind_a_stage_that_cut_off_others(stage: str) -> None:
+    s = replace(WIDE, top_k=2, samplers=("top_k", stage, "temperature"), dry_multiplier=2.0, dry_base=1.0)
+    s = replace(s, repeat_penalty=1.0, presence_penalty=2.0, penalty_last_n=1, dry_allowed_length=2)
+    row, history = np.array([0, 1, 0, 4, 0, 5], np.float32), [1, 2, 5, 1, 2] if stage == "dry" else [1, 5]
+    found = Sampler(s, row.size)(row, history)
+    assert found.ids.tolist() == [3, 5]
+    assert found.prob(3) / found.prob(5) == pytest.approx(np.exp(1.0))
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("breakers", [(), ("\n", ":", '"', "*"), ("def", " e", "ther")])
 def test_dry_is_llama_cpps_on_a_real_vocabulary(breakers: tuple[str, ...], tiny_target: Any) -> None:

@@ -101,14 +101,15 @@ def test_ids_of_padding_are_nobodys() -> None:
     assert penalised(np.arange(8, dtype=np.float32), np.array([5, 1], np.int32)).ids.size == 2
 
 
-def test_a_bias_keeps_to_its_token_when_the_temperature_is_learned() -> None:
+@pytest.mark.parametrize("token", range(3))
+def test_a_bias_keeps_to_its_token_when_the_temperature_is_learned(token: int) -> None:
     """The draft's temperature is changed by `at`, whose sampling has been made of one that told places."""
     to_draft, to_target = np.array([2, 0, 1], np.int32), np.array([1, 2, 0], np.int32)
     shared = SharedTokens(to_draft, to_target, n_target=3, n_draft=3)
-    sampler = TranslatedSampler(shared, Sampling(temperature=1, logit_bias={0: 50.0}))
+    sampler = TranslatedSampler(shared, Sampling(temperature=1, logit_bias={token: 50.0}))
     warmer = sampler.at(Sampling(temperature=1.5, logit_bias=sampler.sampling.logit_bias))
     for one in (sampler, warmer):
-        assert one(np.zeros(3, np.float32)).likeliest()[0] == 0
+        assert one(np.zeros(3, np.float32)).likeliest()[0] == token
 
 
 @pytest.mark.parametrize("runs", [1, 3, 40])

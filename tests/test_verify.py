@@ -430,6 +430,8 @@ def test_probabilities_are_looked_up_by_token_and_0_elsewhere() -> None:
     for p in (Distribution(np.array([2, 5, 9]), np.array([0.2, 0.3, 0.5])), Few([2, 5, 9], [0.2, 0.3, 0.5])):
         assert [p.prob(t) for t in (0, 2, 3, 5, 9, 10)] == [0, 0.2, 0, 0.3, 0.5, 0]
         assert p.on(np.array([0, 2, 4, 5, 9, 12])).tolist() == [0, 0.2, 0, 0.3, 0.5, 0]
+        many = p.on(np.array([0, 2, *range(5, 5000), 9000]))
+        assert (many[1], many[2], many[6], many.size, many.sum()) == (0.2, 0.3, 0.5, 4998, 1)
 
 
 def test_certain_tokens_are_drawn_without_chance() -> None:
