@@ -390,9 +390,11 @@ def test_a_bias_against_all_that_is_allowed_changes_nothing_but_a_ban_is_reporte
 
 @pytest.mark.parametrize("samplers", [WARM.samplers, ("temperature", "top_p")])
 def test_a_draft_that_knows_none_of_the_allowed_tokens_says_so(samplers: tuple[str, ...]) -> None:
-    draft = Sampler(replace(WARM, samplers=samplers), 3, masks_of("c"))
+    pieces = [b"x"] * 40 + [b"c", b""]
+    masks = Matchers(lambda shown: pieces, frozenset({41}), 42).masks(Grammar("regex", "c"), len(PROMPT))
+    draft = Sampler(replace(WARM, samplers=samplers), 40, masks)
     with pytest.raises(LogitsError, match="^the grammar allows no token that this model knows$"):
-        draft(TARGET.row(PROMPT)[:3], PROMPT)
+        draft(np.zeros(40, np.float32), PROMPT)
 
 
 @pytest.mark.parametrize("drafter", ["none", "model", "all"])
