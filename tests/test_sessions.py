@@ -345,6 +345,40 @@ def test_a_deleted_session_can_be_brought_back_until_the_program_ends(opened: Op
     assert b"What is a lock" not in b"".join(path.read_bytes() for path in opened.folder.glob("sessions*"))
 
 
+def test_what_was_deleted_comes_back_though_more_was_written_since(opened: Opened) -> None:
+    """SQLite gives the numbers of deleted rows to the next ones."""
+    stays, goes = talked("stays"), talked("goes")
+    sessions = kept(opened, stays, goes)
+    assert goes.id is not None
+    sessions.deleted(goes.id).result(SOON_S)
+    stays.add("user", "more", parent=2)
+    sessions.save(stays)
+    assert sessions.undone().result(SOON_S) == "goes"
+    assert sessions.loaded(goes.id).result(SOON_S) == goes
+    sessions.deleted(goes.id).result(SOON_S)
+    goes.add("user", "an answer came late", parent=2)
+    sessions.save(goes)
+    assert sessions.undone().result(SOON_S) == "goes"
+    sessions.close()
+    assert opened().loaded(goes.id).result(SOON_S) == goes, "what is newer stays"
+    assert opened().loaded(stays.id or 0).result(SOON_S) == stays and not opened.notices
+
+
+def test_a_session_that_another_window_deleted_is_not_deleted_again(opened: Opened) -> None:
+    """An undo of that had nothing to bring back, and ended the app."""
+    talk = talked()
+    first = kept(opened, talk)
+    first.leave(talk)
+    second = opened()
+    assert talk.id is not None
+    first.deleted(talk.id).result(SOON_S)
+    with pytest.raises(SessionError, match="deleted already"):
+        second.deleted(talk.id).result(SOON_S)
+    with pytest.raises(SessionError, match="nothing was deleted"):
+        second.undone().result(SOON_S)
+    assert not opened.notices
+
+
 def test_a_session_can_be_renamed(opened: Opened) -> None:
     talk = talked()
     sessions = kept(opened, talk)
@@ -573,6 +607,8 @@ def test_a_full_disk_is_reported_once_and_the_chat_is_kept_when_there_is_room(op
         assert big.id is not None and small.id is not None
         assert sessions.loaded(big.id).result(SOON_S) == big
         sessions.renamed(small.id, "tiny").result(SOON_S)  # for which there is room
+        with pytest.raises(SessionError, match="not saved yet"):
+            sessions.deleted(big.id).result(SOON_S)
         time.sleep(0.2)
         assert len(opened.notices) == 1, "told once"
     finally:

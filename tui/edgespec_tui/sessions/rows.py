@@ -79,17 +79,18 @@ def _turn(row: Sequence[Any]) -> Turn:
 
 def take_out(connection: sqlite3.Connection, id: int) -> Taken:
     """Deletes a session; returns what `put_back` needs."""
-    taken: Taken = []
-    for table, key in (("sessions", "id"), ("turns", "session")):
-        rows = connection.execute(f"SELECT * FROM {table} WHERE {key} = ?", (id,))
-        taken += [(table, row) for row in rows]
+    taken: Taken = [
+        ("sessions", row) for row in connection.execute("SELECT * FROM sessions WHERE id = ?", (id,))
+    ]
+    for _, *row in connection.execute("SELECT * FROM turns WHERE session = ?", (id,)):
+        taken.append(("turns", (None, *row)))  # by then another turn may have its row's number
     connection.execute("DELETE FROM sessions WHERE id = ?", (id,))  # its turns go with it
     return taken
 
 
 def put_back(connection: sqlite3.Connection, taken: Taken) -> str:
-    """Brings back what `take_out` has returned; returns its title."""
+    """Brings back what `take_out` has returned; returns its title. What was written since stays."""
     for table, row in taken:
-        connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        connection.execute(f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(row))})", row)
     (_, (_, title, *_)), *_ = taken
     return str(title)

@@ -236,9 +236,13 @@ class Sessions:
     def deleted(self, id: int) -> None:
         """Deletes a session; until the program ends, `undone` brings it back.
 
-        Raises SessionError if another window has it open.
+        Raises SessionError if another window has it open or has deleted it, or if it could not be saved yet.
         """
-        self._deleted.append((id, self._change(id, lambda file: rows.take_out(file, id))))
+        if any(held is self._held.get(id) for held in self._unwritten()):
+            raise SessionError(f"chat {short_name_of(id)} is not saved yet: delete it once it is")
+        if not (taken := self._change(id, lambda file: rows.take_out(file, id))):
+            raise SessionError(f"there is no chat {short_name_of(id)}: it was deleted already")
+        self._deleted.append((id, taken))
         self._let_go(id)
 
     @on_its_thread
