@@ -364,7 +364,7 @@ def test_what_was_deleted_comes_back_though_more_was_written_since(opened: Opene
     assert opened().loaded(stays.id or 0).result(SOON_S) == stays and not opened.notices
 
 
-def test_a_session_that_another_window_deleted_is_not_deleted_again(opened: Opened) -> None:
+def test_a_session_that_another_window_deleted_is_not_changed_again(opened: Opened) -> None:
     """An undo of that had nothing to bring back, and ended the app."""
     talk = talked()
     first = kept(opened, talk)
@@ -374,6 +374,8 @@ def test_a_session_that_another_window_deleted_is_not_deleted_again(opened: Open
     first.deleted(talk.id).result(SOON_S)
     with pytest.raises(SessionError, match="deleted already"):
         second.deleted(talk.id).result(SOON_S)
+    with pytest.raises(SessionError, match="deleted already"):
+        second.renamed(talk.id, "another title").result(SOON_S)
     with pytest.raises(SessionError, match="nothing was deleted"):
         second.undone().result(SOON_S)
     assert not opened.notices
@@ -691,6 +693,15 @@ def test_a_copy_is_made_before_a_run_ends(opened: Opened) -> None:
     kept(opened, talked("first"))
     with closing(session_file.connected(session_file.copy_of(opened.folder / "sessions.db"))) as copy:
         assert titles(listed.found(copy)) == ["first"]
+
+
+def test_a_copy_that_a_kill_left_half_made_is_removed(opened: Opened) -> None:
+    """It has chats that are deleted since."""
+    opened.folder.mkdir(parents=True)
+    half = opened.folder / "sessions-copy.db.999999999-0.part"
+    half.write_text("half of it")
+    kept(opened, talked())
+    assert not half.exists() and session_file.copy_of(opened.folder / "sessions.db").exists()
 
 
 def test_the_last_copy_takes_the_place_of_a_damaged_file(opened: Opened) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from edgespec.errors import SessionError
-from edgespec_models.kept_file import replacing
+from edgespec_models.kept_file import remove_left, replacing
 
 _T = TypeVar("_T")
 
@@ -269,6 +269,7 @@ def copy_of(path: Path) -> Path:
 
 def _copied(connection: sqlite3.Connection, to: Path) -> None:
     """Copies a file as it is at one moment, wholly or not at all. Raises OSError, sqlite3.Error."""
+    remove_left(to.parent, to.name)  # chats that are deleted since may be in it
     with replacing(to, private=True) as half, closing(sqlite3.connect(half)) as other:
         connection.backup(other)
 

@@ -224,13 +224,16 @@ class Sessions:
     def renamed(self, id: int, title: str) -> None:
         """Gives a session a title. One that is open here is renamed by its conversation's title and `save`.
 
-        Raises SessionError if another window has it.
+        Raises SessionError if another window has it or has deleted it.
         """
         title = rows.clean(" ".join(title.split()))
-        self._change(id, lambda file: file.execute("UPDATE sessions SET title = ? WHERE id = ?", (title, id)))
+        set_it = "UPDATE sessions SET title = ? WHERE id = ?"
+        found = self._change(id, lambda file: file.execute(set_it, (title, id)).rowcount)
         with self._lock:
             if (held := self._held.get(id)) and held.talk is not held.written:
                 held.talk = replace(held.talk, title=title)
+            elif not found:
+                raise SessionError(f"there is no chat {short_name_of(id)}: it was deleted already")
 
     @on_its_thread
     def deleted(self, id: int) -> None:
