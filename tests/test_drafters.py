@@ -296,6 +296,12 @@ def test_recycling_keeps_its_size_and_never_mistakes_a_pair_for_another() -> Non
         assert generated in (c, single[b])
         right += generated == c
     assert right > 1900, "recent pairs are there"
+    for other in range(1000):  # pairs that have a token in common share places, too
+        table.learn(seen([7, other], (), ((other + 1) % 1000,)))
+        table.learn(seen([other, 9], (), (other,)))
+    for other in set(range(1000)) - {7, 9}:
+        assert table.offer(tokens(7, other), 1).tokens == ((other + 1) % 1000,)
+        assert table.offer(tokens(other, 9), 1).tokens[0] in (other, 999)
 
 
 # --- offers

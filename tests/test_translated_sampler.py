@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from fakes import distance
@@ -110,6 +112,16 @@ def test_a_bias_keeps_to_its_token_when_the_temperature_is_learned(token: int) -
     warmer = sampler.at(Sampling(temperature=1.5, logit_bias=sampler.sampling.logit_bias))
     for one in (sampler, warmer):
         assert one(np.zeros(3, np.float32)).likeliest()[0] == token
+
+
+@pytest.mark.parametrize("long", [1, 2, 3])
+def test_every_short_order_is_what_a_table_says(long: int) -> None:
+    row = np.array([5.0, 6.0, 7.0], np.float32)
+    for known in itertools.product((-1, 0, 1, 2), repeat=4):
+        order = RowOrder(np.array(known, np.int32), long)
+        into = order.rows(1)[0]
+        order.put(row, into)
+        assert into.tolist() == [row[place] if place >= 0 else -np.inf for place in known], known
 
 
 @pytest.mark.parametrize("runs", [1, 3, 40])
