@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -19,8 +20,10 @@ from threading import Barrier, Event
 
 import pytest
 from full_disk import no_room
+from textual.app import App
 
 from edgespec.errors import SessionError
+from edgespec_tui.screens.sessions import SessionsScreen
 from edgespec_tui.sessions import listed, session_file
 from edgespec_tui.sessions.conversation import Conversation
 from edgespec_tui.sessions.export import rescue
@@ -824,3 +827,31 @@ def test_what_was_deleted_is_in_no_file_afterwards(tmp_path: Path, windows: int)
         left = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"This stays" in left
     assert not any(part in left.lower() for part in (b"zyxwv", b"zyx", b"vuts"))
+
+
+def test_the_list_of_chats_is_left_while_its_file_is_not_read_yet() -> None:
+    """A large file of an earlier version is changed first, for seconds; keys waited for that."""
+    readable = Event()
+
+    async def leave() -> None:
+        with closing(Sessions(None, on_notice=lambda _: None, clock=slow)) as sessions:
+            sessions.save(talked())  # its writing asks for the time
+            app: App[None] = App()
+            async with app.run_test():
+                screen = SessionsScreen(sessions, Conversation(), lambda: None)
+                app.push_screen(screen)
+                try:
+                    async with asyncio.timeout(SOON_S / 2):
+                        while not (app.screen is screen and screen.is_running):
+                            await asyncio.sleep(0.01)
+                        app.simulate_key("escape")
+                        while app.screen is screen:
+                            await asyncio.sleep(0.01)
+                finally:
+                    readable.set()
+
+    def slow() -> float:
+        readable.wait(2 * SOON_S)
+        return 0.0
+
+    asyncio.run(leave())

@@ -57,8 +57,9 @@ class SessionsScreen(ModalScreen[int | None]):
             yield Input(placeholder="New title: Enter saves it, Esc cancels", id="sessions-title")
             yield KeyLine(show_command_palette=False)
 
-    async def on_mount(self) -> None:
-        await self._fill()
+    def on_mount(self) -> None:
+        """Lists all; keys do not wait for it, as an old file may have to be changed first."""
+        self.run_worker(self._fill(), group="search", exclusive=True)
 
     async def _fill(self) -> None:
         """Lists what the search finds, and stays on the marked chat."""
