@@ -844,11 +844,6 @@ def refused(prompt: Sequence[int], n_ctx: int = 10) -> Iterator[Round]:
     )
 
 
-def test_an_empty_prompt_is_refused() -> None:
-    with pytest.raises(SettingError, match="the prompt has no tokens"):
-        refused([])
-
-
 @pytest.mark.parametrize("n", [10, 11, 5000])
 def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(n: int) -> None:
     with pytest.raises(
@@ -856,6 +851,22 @@ def test_a_prompt_that_leaves_no_room_is_refused_with_both_numbers(n: int) -> No
     ) as told:
         refused([1] * n)
     assert (told.value.n_prompt, told.value.n_ctx) == (n, 10)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "reason"),
+    [
+        ([1, 6, 1], "token 6 of the prompt does not exist: the target has 6 tokens"),
+        ([9, -1], "token 9 of the prompt does not exist"),
+        ([1, -1, 2], "token -1 of the prompt does not exist"),
+        ([1, *PICTURE, -2, 2], "token -2 of the prompt does not exist"),
+        ([1, *PICTURE], "the prompt ends with a picture or sound: write something after it"),
+        ([], "the prompt has no tokens: say something"),
+    ],
+)
+def test_a_prompt_of_what_is_no_token_is_refused(prompt: list[int], reason: str) -> None:
+    with pytest.raises(SettingError, match=f"^{reason}"):
+        refused(prompt)
 
 
 def test_a_prompt_that_leaves_room_for_one_token_gets_one() -> None:

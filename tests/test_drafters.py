@@ -378,6 +378,17 @@ def test_a_draft_is_never_longer_than_limit_grant_or_context(
     assert all(3 + len(ask.tail) <= n_ctx for ask in asks)
 
 
+def test_a_draft_that_reads_no_pictures_reads_the_text_or_what_is_behind_them() -> None:
+    picture = media.cells(b"a cat", 4, 4).tolist()
+    text, model = [1, 2, *picture, 3, 4], TableModel(V, seed=4)
+    for how, read in (("left out", [1, 2, 3, 4]), ("not crossed", [3, 4])):
+        drafter = DraftModel(Sampler(GREEDY, V), n_ctx=100, n_vocab=V, media=how)
+        guess, asks = drafted(drafter, text, 3, model=model)
+        assert len(guess.tokens) == len(asks) == 3
+        assert all(ask.tokens.tolist() == read for ask in asks)
+        assert {ask.skipped for ask in asks} == {0 if how == "left out" else 6}
+
+
 def test_a_draft_with_a_shorter_memory_reads_the_end_of_the_text() -> None:
     """It used to fall silent where the text outgrew it. Its guesses are those of a text that begins later."""
     rng = np.random.default_rng(3)
