@@ -888,6 +888,19 @@ def test_the_latest_of_two_continuations_wins_and_old_texts_give_way() -> None:
     assert History(pool).offer(tokens(1150, 1151, 1152, 1153), 2).tokens == (1154, 1155)
 
 
+def test_texts_are_found_again_however_many_were_written_since() -> None:
+    """The maps of n-grams grow with them: in small ones they would take each other's places."""
+    rng, pool = np.random.default_rng(5), TextPool(1 << 18)
+    texts = [rng.integers(0, 50_000, 4000).tolist() for _ in range(15)]
+    for n, text in enumerate(texts):
+        written(pool, text, at_once=500)
+        for known in texts[: n + 1 : 7]:
+            at = rng.integers(100, 3900, 50).tolist()
+            found = [History(pool).offer(tokens(*known[i - 20 : i]), 3).tokens for i in at]
+            assert sum(one == tuple(known[i : i + 3]) for i, one in zip(at, found, strict=True)) > 45
+        assert History(pool).offer(tokens(*text[-20:]), 3).tokens == (), "its end goes on with nothing"
+
+
 def test_a_pools_hashes_are_the_same_one_by_one_and_many_at_once() -> None:
     grams = np.random.default_rng(0).integers(-(2**31), 2**31, (200, 8)).astype(np.int32)
     assert [int(one) for one in history_module._hashes(grams)] == [

@@ -5,7 +5,8 @@ where each was seen last: the n-gram maps of llama.cpp's `ngram-mod`, with two l
 compared token by token. A text that is asked for again, a file with one line changed, the tenth JSON of one
 schema: their guesses cost no evaluation. The text at hand is `lookup`'s.
 
-Memory is bounded: 12 bytes a token, for PLACES of them, and only what was written takes memory.
+Memory is bounded: 12 bytes a token, for PLACES of them. It grows with what was written: n-grams lie scattered
+over their maps, so that a large one would soon take all its memory.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from edgespec.core.pace.odds import Odds, proportional
 from edgespec.core.values import Judged
 
 PLACES = 1 << 22  # tokens kept; older ones give way
+FIRST = 1 << 16  # size of the maps at first
+ROOM = 4  # places a token in them: where there are fewer, they are made four times as large
 LONG, SHORT = 8, 4  # tokens whose repetition is noticed
 MOST_MATCH = 64  # tokens compared
 AT_ONCE = 128  # new tokens of a text that are noted together
@@ -35,7 +38,8 @@ class TextPool:
         """places: how many tokens are kept."""
         self._places = places
         self._ring = np.zeros(places, np.int32)
-        self._latest = {n: np.zeros(places, np.int32) for n in (LONG, SHORT)}  # n-gram -> behind it; 0: none
+        self._size = min(FIRST, places)  # of the maps
+        self._latest = {n: np.zeros(self._size, np.int32) for n in (LONG, SHORT)}  # -> behind it; 0: none
         self._n = 1  # tokens written so far, those included that gave way
         self._writing: object = None  # whose text the ring ends with
         self.waiting: dict[int, History] = {}  # those that have something to write
@@ -48,13 +52,24 @@ class TextPool:
         if writer is not self._writing:  # another text was written since: begin with what this one had
             self._writing = writer
             self._write(np.array([END, *tokens[: tokens.size - fresh]]))
+        if ROOM * self._n > self._size < self._places:
+            self._grow()
         for n in (LONG, SHORT):
             first = max(tokens.size - fresh, n)  # the first place with n tokens before it
             if first < tokens.size:
                 grams = np.lib.stride_tricks.sliding_window_view(tokens[first - n : -1], n)
                 ends = self._n + np.arange(first - (tokens.size - fresh), fresh)
-                self._latest[n][_hashes(grams) % np.uint64(self._places)] = ends % self._places
+                self._latest[n][_hashes(grams) % np.uint64(self._size)] = ends % self._places
         self._write(tokens[tokens.size - fresh :])
+
+    def _grow(self) -> None:
+        """Makes the maps larger, and notes again what the ring holds, which has not come round yet."""
+        self._size = min(4 * self._size, self._places)
+        for n in (LONG, SHORT):
+            grams = np.lib.stride_tricks.sliding_window_view(self._ring[1 : self._n], n)
+            goes_on = np.flatnonzero(self._ring[n + 1 : self._n + 1] != END)
+            self._latest[n] = np.zeros(self._size, np.int32)
+            self._latest[n][_hashes(grams[goes_on]) % np.uint64(self._size)] = goes_on + n + 1
 
     def _write(self, tokens: NDArray[np.int32]) -> None:
         self._ring[np.arange(self._n, self._n + tokens.size) % self._places] = tokens
@@ -71,7 +86,7 @@ class TextPool:
         """Returns how many tokens match, and at most `limit` that followed; (0, []) if nothing is known."""
         last = tokens[-LONG:].tolist()
         for n in (LONG, SHORT):
-            if len(last) >= n and (place := int(self._latest[n][_hash(last[-n:]) % self._places])):
+            if len(last) >= n and (place := int(self._latest[n][_hash(last[-n:]) % self._size])):
                 matched = self._matched(tokens, place)
                 if matched >= n and (following := self._following(place, limit)):
                     return matched, following
