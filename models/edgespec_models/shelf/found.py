@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from edgespec_models.gguf.facts import why_not_usable
 from edgespec_models.gguf.header import HeaderError, read_file, split_names
 from edgespec_models.gguf.vocabulary import Vocabulary, mismatch, vocabulary_of
@@ -170,6 +168,8 @@ def hub_folder(environment: Mapping[str, str], home: Path) -> Path:
 
 def unfinished_downloads() -> list[tuple[str, Path]]:
     """Returns what killed downloads left in the hub's cache: repository and file. It can be deleted."""
+    from filelock import FileLock, Timeout  # slow to import, and each start would
+
     hub = hub_folder(os.environ, Path.home())
     found = []
     for path in sorted(hub.glob("models--*/blobs/*.incomplete")):
