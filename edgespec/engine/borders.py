@@ -6,14 +6,19 @@ such a token, so that a model that cannot go back keeps a checkpoint before it. 
 tokens, the places are where the texts of messages begin and end.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.media import whole_before
 from edgespec.llama.model import Model
-from edgespec.protocol.messages import Submit
+
+if TYPE_CHECKING:  # importing it takes as long as a hundredth of a start
+    from edgespec.protocol.messages import Submit
 
 NEAR = 512  # tokens: a place so soon behind another is none
 FAR = 8192  # tokens of one message, behind which is a place even so

@@ -4,15 +4,20 @@ llama.cpp aborts if a machine does not answer, speaks another version or goes aw
 asked here first, in the few bytes of its protocol that this takes (ggml-rpc.cpp, protocol 7).
 """
 
+from __future__ import annotations
+
 import ipaddress
 import select
 import socket
 import struct
 import time
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from edgespec.errors import MachineLostError, SettingError
-from edgespec_models.fit.need import Device
+
+if TYPE_CHECKING:
+    from edgespec_models.fit.need import Device
 
 PORT = 50052  # llama.cpp's
 MOST_MACHINES = 16  # GGML_RPC_MAX_SERVERS
@@ -93,6 +98,8 @@ def ask(machine: str, *, answer_s: float = ANSWER_S) -> list[Device]:
 
 
 def _devices(machine: str, connection: socket.socket) -> list[Device]:
+    from edgespec_models.fit.need import Device  # late: every command imports this module
+
     major, minor = struct.unpack_from("<BB", _answer(connection, _HELLO, _ABILITIES, 4 + len(_ABILITIES)))
     if major != MAJOR or minor > MINOR:
         raise MachineLostError(
