@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,3 +51,20 @@ def test_a_cancelled_answer_keeps_what_was_generated(pair: edgespec.Pair) -> Non
 def test_a_prompt_that_is_too_long_is_refused(pair: edgespec.Pair) -> None:
     with pytest.raises(edgespec.EdgeSpecError, match="tokens"):
         edgespec.generate(pair, "word " * 20_000)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"seed": 1.5}, "the seed is 1.5: it must be a whole number"),
+        ({"choice": True}, "the choice is True: it must be a whole number"),
+        ({"rng_seed": "1"}, "the rng_seed is '1': it must be a whole number"),
+        ({"rng_seed": -1}, "the rng_seed is -1: it must be 0 or more"),
+        ({"drafter": "x"}, "the drafter is 'x': it must be one of "),
+        ({"rule": "x"}, "the acceptance rule is 'x': it must be block or token"),
+        ({"draft_length": -1}, "the draft length is -1: "),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused_by_name(fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(edgespec.EdgeSpecError, match=f"^{reason}"):
+        edgespec.Request(**fields)

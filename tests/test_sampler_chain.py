@@ -20,7 +20,7 @@ from edgespec.core.verify import Coupled, Independent, verify_block, verify_toke
 from edgespec.errors import SettingError
 from edgespec.llama.model import Model
 from edgespec.sampling import sampler
-from edgespec.sampling.repetition import Breakers, Repetition, _lengths
+from edgespec.sampling.repetition import Breakers, Repetition, _lengths, last_of_text
 from edgespec.sampling.sampler import QUICK, Sampler, Sampling
 from edgespec.sampling.settings import LETTERS, ORDER, sampler_order
 
@@ -254,6 +254,12 @@ def test_breakers_are_found_by_looking_at_every_token(texts: tuple[str, ...]) ->
                     wanted.setdefault(token, set()).add(tuple(tokenize(breaker[n:])[:20]))
     found = Breakers(lambda: pieces, tokenize).tails(texts)
     assert {token: set(tails) for token, tails in found.items()} == wanted
+
+
+def test_what_is_penalised_are_the_last_tokens_of_text_token_0_among_them() -> None:
+    for n, last in ((2, [0, 3]), (3, [0, 0, 3]), (9, [7, 0, 0, 3])):
+        assert last_of_text([7, 0, -9, -8, 0, 3], n).tolist() == last
+        assert last_of_text([7, 0, 0, 3], n).tolist() == last
 
 
 def test_lengths_of_repetitions_are_those_of_comparing_one_by_one() -> None:
