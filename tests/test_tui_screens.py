@@ -498,6 +498,19 @@ async def test_words_are_found_in_the_open_chat_and_scrolled_to() -> None:
 
 
 @on_a_loop
+async def test_a_search_ends_with_its_chat() -> None:
+    """It stayed open above the next chat, searched the one before, and Esc in the input did not close it."""
+    async with driven(ChatApp(FakeEndpoint(answers=["A Needle here."]))) as it:
+        await it.ask("one")
+        await it.pilot.press("alt+w", *"needle")
+        await it.until(lambda: "1 of 1: A Needle here." in it.text())
+        await it.pilot.press("ctrl+n")
+        await it.until(lambda: "Needle" not in it.text() and "Search this chat" not in it.text())
+        await it.pilot.press(*"next")
+        await it.until(lambda: it.chat.prompt.text == "next")
+
+
+@on_a_loop
 async def test_help_begins_with_how_to_ask() -> None:
     """It began with the key that copies code; Enter was in its lower half."""
     async with driven(ChatApp(FakeEndpoint())) as it:

@@ -135,6 +135,8 @@ class ConversationScreen(Screen[None]):
             self.conversation.draft = {}  # what is written goes with the window
             self.context.sessions.save(self.conversation)
             self.context.sessions.leave(self.conversation)
+            if (search := self.query_one(FindBar)).display:
+                search.action_leave()
         self.conversation = conversation
         self.answers.forget()
         await self.transcript.show(conversation)
