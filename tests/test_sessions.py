@@ -526,6 +526,20 @@ def test_a_file_of_the_first_format_keeps_its_chats_and_loses_its_index(opened: 
     assert b"zyx" not in left and b"vuts" not in left
 
 
+def test_a_file_that_is_mostly_empty_gives_its_room_back(opened: Opened) -> None:
+    """A kill between the change of an old file and its shrinking left it five times as large for good."""
+    talk = talked("The password is zyxwvutsrq")
+    kept(opened, talk).close()
+    path = opened.folder / "sessions.db"
+    with closing(sqlite3.connect(path)) as file:
+        file.executescript("CREATE TABLE words AS SELECT zeroblob(2000000); DROP TABLE words")
+    before = path.stat().st_size
+    sessions = opened()
+    assert titles(sessions.searched("zyxwv").result(SOON_S)) == [talk.title]
+    sessions.close()
+    assert path.stat().st_size < before / 10
+
+
 @posix
 def test_nobody_else_can_read_the_file(opened: Opened) -> None:
     kept(opened, talked())

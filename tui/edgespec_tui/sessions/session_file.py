@@ -202,12 +202,22 @@ def opened(path: Path | None, *, busy_s: float = BUSY_S) -> sqlite3.Connection:
         elif version < FORMAT and path is not None:
             _copied(connection, copy_of(path))
             connection.executescript(FROM_FORMAT_1)
-            with suppress(sqlite3.OperationalError):  # no room for it, or another window has the file
-                connection.execute("VACUUM")
+        if version and path is not None:
+            _shrink(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _shrink(connection: sqlite3.Connection) -> None:
+    """Gives room back where most of a file is free: an index has gone, or many chats."""
+    free, all_of_it = (
+        connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_count")
+    )
+    if 2 * free > all_of_it:
+        with suppress(sqlite3.OperationalError):  # no room for it, or another window has the file
+            connection.execute("VACUUM")
 
 
 def connected(where: Path | str, *, uri: bool = False, busy_s: float = BUSY_S) -> sqlite3.Connection:
