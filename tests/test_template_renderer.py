@@ -78,10 +78,10 @@ def test_a_template_that_overruns_when_it_is_tried_out_is_tried_once() -> None:
     template = "{% if tools %}" + GIANT + "{% endif %}{{ messages[0].content }}"
     with pytest.raises(TemplateOverrunError, match="MiB of memory"):
         compose(template, USER)
-    before = psutil.Process().children()
+    before = set(psutil.Process().children())  # the one that was killed may still be among them
     with pytest.raises(TemplateOverrunError, match="MiB of memory"):
         compose(template, USER)
-    assert psutil.Process().children() == before, "nothing was rendered, or there would be another renderer"
+    assert set(psutil.Process().children()) <= before, "nothing was rendered, or there would be another"
 
 
 def test_a_template_of_a_megabyte_is_not_read() -> None:
