@@ -105,9 +105,9 @@ def test_a_cache_folder_that_cannot_be_written_is_not_called_full(
     """The demo said that there was no room, and to check the space."""
     (cache := tmp_path / "cache").touch()
     monkeypatch.setenv("EDGESPEC_CACHE_DIR", str(cache))
-    _, told = asyncio.run(prepared(lambda _: None, start=lambda wanted, on_progress: FAST))
+    _, about = asyncio.run(prepared(lambda _: None, start=lambda wanted, on_progress: FAST))
     assert grown.free_disk() == 0
-    assert f"{cache} cannot be written" in told and "room" not in told
+    assert f"{cache} cannot be written" in about and "room" not in about
 
 
 def test_a_reader_of_the_demo_that_has_gone_ends_it_without_a_word(
@@ -316,14 +316,14 @@ def test_a_time_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str
 async def test_the_demo_runs_for_real() -> None:
     """At the embedded pair's own cost, so that nothing has to be made; its first start takes a while."""
     shutil.rmtree(cache_folder() / "pairs")
-    said: list[Progress] = []
-    endpoint, about = await prepared(said.append, costs=())
+    shown: list[Progress] = []
+    endpoint, about = await prepared(shown.append, costs=())
     try:
         race = new_race(endpoint, seconds=0.5)
         await race.run()
     finally:
         await endpoint.close()
-    assert about == about_cost(None) and any(progress.fraction for progress in said)
+    assert about == about_cost(None) and any(progress.fraction for progress in shown)
     plain, speculative = race.lanes["plain"], race.lanes["speculative"]
     assert min(plain.seconds, speculative.seconds) > 0.3 and plain.counts.drafted == 0
     assert plain.texts[0] == speculative.texts[0]

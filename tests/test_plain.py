@@ -340,8 +340,8 @@ def test_an_age_is_reported_in_a_word(seconds: float, expected: str) -> None:
 
 
 def test_a_list_of_chats_sends_no_controls_to_the_terminal() -> None:
-    one = Listed(1, Conversation(title="a \x1b[31mred\x07 title"), 0.0, excerpt="it said \x1b]0;x\x07so\x08")
-    assert listing([one], now=0.0).endswith("a red title | it said so")
+    one = Listed(1, Conversation(title="a \x1b[31mred\x07 title"), 0.0, excerpt="it wrote \x1b]0;x\x07so\x08")
+    assert listing([one], now=0.0).endswith("a red title | it wrote so")
 
 
 def test_a_picture_goes_with_its_question_and_stays_in_the_chat(place: Place, tmp_path: Path) -> None:

@@ -372,8 +372,8 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(
     """A stopped or deaf worker looked like a busy one: everybody waited for ever."""
 
     async def play() -> None:
-        told: list[str] = []
-        async with supervised(loads[0], ping_s=0.1, tell=told.append) as worker:
+        notices: list[str] = []
+        async with supervised(loads[0], ping_s=0.1, tell=notices.append) as worker:
             await asyncio.sleep(0.9)
             assert worker.current.restarts == 0 and await worker.responds(2.0), "one that hears is left alone"
             asker, old = Asker(worker, "a"), worker.current.pid
@@ -384,15 +384,15 @@ def test_a_worker_that_does_not_answer_is_killed_and_started_again(
             assert "has not answered for" in str(asker.refusal) and asker.refusal.status == 503
             await until_is(worker, lambda now: now.state == "ready")
             assert worker.current.pid != old and worker.current.restarts == 1
-        assert any("has not answered" in line and "being restarted" in line for line in told)
-        assert "the engine is running again" in told
+        assert any("has not answered" in line and "being restarted" in line for line in notices)
+        assert "the engine is running again" in notices
 
     asyncio.run(play())
 
 
 def test_a_worker_that_cannot_be_started_is_tried_again(loads: tuple[LoadRequest, LoadRequest]) -> None:
     """Where memory was short even for a process, nobody tried again, and the model was "loading" for ever."""
-    refused, told = [OSError(errno.ENOMEM, "Cannot allocate memory")], list[str]()
+    refused, notices = [OSError(errno.ENOMEM, "Cannot allocate memory")], list[str]()
 
     async def new() -> WorkerProcess:
         if refused:
@@ -400,11 +400,11 @@ def test_a_worker_that_cannot_be_started_is_tried_again(loads: tuple[LoadRequest
         return await new_worker()
 
     async def play() -> None:
-        async with supervised(loads[0], tell=told.append, new=new) as worker:
+        async with supervised(loads[0], tell=notices.append, new=new) as worker:
             assert worker.current.state == "ready" and worker.current.restarts == 1
 
     asyncio.run(play())
-    assert told[0] == "its process cannot be started (Cannot allocate memory); it is being restarted"
+    assert notices[0] == "its process cannot be started (Cannot allocate memory); it is being restarted"
 
 
 @pytest.mark.slow
@@ -422,8 +422,8 @@ def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it
             super().send(message)
 
     async def play() -> None:
-        told: list[str] = []
-        async with supervised(loads[0], tell=told.append, new=partial(new_worker, Noted)) as worker:
+        notices: list[str] = []
+        async with supervised(loads[0], tell=notices.append, new=partial(new_worker, Noted)) as worker:
             for _ in range(2):
                 process = worker.current._process
                 assert process and worker.current.pid
@@ -431,7 +431,7 @@ def test_a_worker_that_a_card_had_no_memory_for_is_started_again_with_less_on_it
                 os.kill(worker.current.pid, signal.SIGABRT)
                 await until_is(worker, lambda now: now.state == "down")
                 await until_is(worker, lambda now: now.state == "ready")
-            assert "ran out of memory" in told[0] and "with less on the graphics card" in told[0]
+            assert "ran out of memory" in notices[0] and "with less on the graphics card" in notices[0]
             assert await worker.load(loads[1]) and sent == [0, 1, 2, 0], "another pair begins anew"
             assert worker.status_of().load == loads[1]
 
@@ -462,13 +462,13 @@ def test_the_cause_of_a_failed_draft_is_logged_once_for_each_load(
     """It comes with every further round of the answer, for those who watch it."""
 
     async def scene() -> None:
-        told: list[str] = []
-        worker = Supervisor(loads[0], tell=told.append)
+        notices: list[str] = []
+        worker = Supervisor(loads[0], tell=notices.append)
         rounds = [
             Round((1,), "a", 0, 0, ("target",), notice=notice) for notice in ("", "it broke", "it broke")
         ]
         step = StepReport(0.0, 1.0, tuple(Emitted("id", round_) for round_ in rounds), (0.0, 0.0), 0.01)
         worker.current._note(step)
-        assert told == ["it broke"]
+        assert notices == ["it broke"]
 
     asyncio.run(scene())
